@@ -1,0 +1,39 @@
+//! The `gradwire` command. Each subcommand is one module with its `Args` and its `run`.
+//!
+//! Exit status: 0 for success, 1 for a failed run, 2 for bad usage.
+
+mod failure;
+mod lab;
+mod schedule;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Move gradients between training workers over slow networks.
+#[derive(Debug, Parser)]
+#[command(name = "gradwire", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run commands on real hosts made of network namespaces, behind shaped links.
+    Lab(lab::Args),
+    /// Show what a collective moves between ranks, in which order.
+    Schedule(schedule::Args),
+}
+
+fn main() -> ExitCode {
+    gradwire_lab::init();
+    let result = match Cli::parse().command {
+        Command::Lab(args) => lab::run(args),
+        Command::Schedule(args) => schedule::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("gradwire: {error:#}");
+        failure::status(&error)
+    })
+}

@@ -1,0 +1,106 @@
+//! What is known of another rank: what waits to be sent to it, and whether it lives.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use gradwire_schedule::StepIndex;
+
+use crate::failure::Failure;
+use crate::{Header, Time};
+
+/// A frame without tensor data that waits to be sent.
+#[derive(Debug)]
+pub(crate) enum Control {
+    /// Complete as it stands.
+    Plain(Header),
+    /// An acknowledgement; the count is filled in when it leaves.
+    Acknowledge { operation: u64, step: StepIndex },
+    /// A group has failed.
+    Abort { group: u64, failure: std::sync::Arc<Failure> },
+}
+
+/// Whether a peer can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// As far as is known.
+    Alive,
+    /// It said goodbye.
+    Departed,
+    /// It is gone; the text says why.
+    Lost(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// How messages call it: `rank 3 on host2 (10.0.0.3)`.
+    pub label: String,
+    pub liveness: Liveness,
+    pub control: VecDeque<Control>,
+    /// Send steps with a tile that may go, by operation in the order of submission; those of one
+    /// operation take turns.
+    pub runnable: BTreeMap<u64, VecDeque<(u64, StepIndex)>>,
+    /// Early bytes sent to it, and those it has said it consumed (both modulo 2^32).
+    pub early_sent: u32,
+    pub early_credited: u32,
+    /// Early bytes of its that were consumed here, and what it was last told of them.
+    pub consumed: u32,
+    pub advertised: u32,
+    /// Frames about operations that are not posted here, held for it.
+    pub early_frames: u32,
+    /// Bytes of their payloads.
+    pub early_held: u32,
+    /// Send steps that found its budget for early data exhausted.
+    pub starved: Vec<(u64, StepIndex)>,
+    pub last_heard: Time,
+    pub last_ping: Time,
+    /// Operations in flight that expect something of it.
+    pub interest: u32,
+    /// Since when something is expected of it.
+    pub watched_since: Option<Time>,
+}
+
+impl Peer {
+    pub fn new(rank: u32) -> Self {
+        Peer {
+            label: format!("rank {rank}"),
+            liveness: Liveness::Alive,
+            control: VecDeque::new(),
+            runnable: BTreeMap::new(),
+            early_sent: 0,
+            early_credited: 0,
+            consumed: 0,
+            advertised: 0,
+            early_frames: 0,
+            early_held: 0,
+            starved: Vec::new(),
+            last_heard: Time::ZERO,
+            last_ping: Time::ZERO,
+            interest: 0,
+            watched_since: None,
+        }
+    }
+
+    pub fn early_in_flight(&self) -> u32 {
+        self.early_sent.wrapping_sub(self.early_credited)
+    }
+
+    /// Takes over a credit from a header; true if it moved. Frames of several lanes overtake each
+    /// other, so an older figure may come later.
+    pub fn take_credit(&mut self, credit: u32) -> bool {
+        let step = credit.wrapping_sub(self.early_credited);
+        let moved = step != 0 && step <= self.early_in_flight();
+        if moved {
+            self.early_credited = credit;
+        }
+        moved
+    }
+
+    /// How long it has been silent while something was expected of it.
+    pub fn silent_for(&self, now: Time) -> Option<Duration> {
+        Some(now.since(self.watched_since?.max(self.last_heard)))
+    }
+
+    pub fn has_something_to_send(&self) -> bool {
+        !self.control.is_empty() || !self.runnable.is_empty()
+    }
+}

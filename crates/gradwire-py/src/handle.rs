@@ -1,0 +1,66 @@
+//! Operations in flight.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+use crate::failure::exception;
+
+/// How long a wait goes on before it looks for Ctrl-C.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// An operation in flight.
+#[pyclass(frozen, module = "gradwire._native")]
+pub(crate) struct Handle {
+    inner: gradwire::Handle,
+}
+
+impl Handle {
+    pub(crate) fn new(inner: gradwire::Handle) -> Self {
+        Handle { inner }
+    }
+
+    fn wait_in_slices(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let result = py.detach(|| self.inner.wait(Some(slice)));
+            let is_over = left.is_some_and(|left| left <= SLICE);
+            if self.inner.is_done() || is_over {
+                return result.map_err(|error| exception(py, &error));
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Wait for the end of the operation; raises `GradwireError` if it failed.
+    #[pyo3(signature = (timeout_s = None))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
+        if self.inner.is_done() {
+            return match self.inner.error() {
+                None => Ok(()),
+                Some(error) => Err(exception(py, &error)),
+            };
+        }
+        let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        self.wait_in_slices(py, timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// Whether the operation is over, well or not.
+    fn is_completed(&self) -> bool {
+        self.inner.is_done()
+    }
+
+    /// What made the operation fail, `None` as long as nothing did.
+    fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        self.inner.error().map(|error| exception(py, &error))
+    }
+
+    /// The group rank whose message a receive matched.
+    fn source(&self) -> Option<u32> {
+        self.inner.source()
+    }
+}

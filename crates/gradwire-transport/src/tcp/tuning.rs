@@ -1,0 +1,119 @@
+//! Socket options.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+/// What is asked of the operating system for one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpTuning {
+    /// Congestion control by the kernel's name (`cubic`, `bbr`, ...); `None` keeps the default.
+    pub congestion_control: Option<String>,
+    /// Size of the kernel's send buffer; `None` lets the kernel adapt it.
+    pub send_buffer_bytes: Option<usize>,
+    /// Size of the kernel's receive buffer; `None` lets the kernel adapt it.
+    pub receive_buffer_bytes: Option<usize>,
+    /// How long sent bytes may stay unacknowledged before the connection counts as dead.
+    pub user_timeout: Duration,
+    /// Silence after which the kernel probes the peer (whole seconds).
+    pub keepalive_idle: Duration,
+    /// Time between two probes (whole seconds).
+    pub keepalive_interval: Duration,
+    /// Unanswered probes after which the connection counts as dead.
+    pub keepalive_probes: u32,
+    /// Unsent bytes above which the kernel reports the socket as not writable, so that a slow
+    /// lane does not swallow frames that another could carry. `None` keeps the system's limit.
+    pub unsent_bytes: Option<u32>,
+}
+
+impl Default for TcpTuning {
+    fn default() -> Self {
+        TcpTuning {
+            congestion_control: None,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            user_timeout: Duration::from_secs(30),
+            keepalive_idle: Duration::from_secs(10),
+            keepalive_interval: Duration::from_secs(5),
+            keepalive_probes: 3,
+            unsent_bytes: Some(512 << 10),
+        }
+    }
+}
+
+/// Applies `tuning` to a connection, and switches Nagle's algorithm off.
+///
+/// # Errors
+///
+/// What the system refuses, with the option's name and value; for an unknown congestion control
+/// the text lists those that this host offers.
+pub fn tune(stream: &TcpStream, tuning: &TcpTuning) -> io::Result<()> {
+    let timeout_ms = u32::try_from(tuning.user_timeout.as_millis()).unwrap_or(u32::MAX);
+    option("TCP_NODELAY", 1, sockopt::set_tcp_nodelay(stream, true))?;
+    option("SO_KEEPALIVE", 1, sockopt::set_socket_keepalive(stream, true))?;
+    let idle = tuning.keepalive_idle;
+    option("TCP_KEEPIDLE", idle.as_secs(), sockopt::set_tcp_keepidle(stream, idle))?;
+    let interval = tuning.keepalive_interval;
+    option("TCP_KEEPINTVL", interval.as_secs(), sockopt::set_tcp_keepintvl(stream, interval))?;
+    let probes = tuning.keepalive_probes;
+    option("TCP_KEEPCNT", probes.into(), sockopt::set_tcp_keepcnt(stream, probes))?;
+    let set = sockopt::set_tcp_user_timeout(stream, timeout_ms);
+    option("TCP_USER_TIMEOUT", timeout_ms.into(), set)?;
+    if let Some(bytes) = tuning.send_buffer_bytes {
+        let set = sockopt::set_socket_send_buffer_size(stream, bytes);
+        option("SO_SNDBUF", bytes as u64, set)?;
+    }
+    if let Some(bytes) = tuning.receive_buffer_bytes {
+        let set = sockopt::set_socket_recv_buffer_size(stream, bytes);
+        option("SO_RCVBUF", bytes as u64, set)?;
+    }
+    if let Some(bytes) = tuning.unsent_bytes {
+        limit_unsent(stream, bytes)?;
+    }
+    match &tuning.congestion_control {
+        Some(name) => choose_congestion_control(stream, name),
+        None => Ok(()),
+    }
+}
+
+fn option(name: &str, value: u64, result: rustix::io::Result<()>) -> io::Result<()> {
+    result.map_err(|error| {
+        let error = io::Error::from(error);
+        io::Error::new(error.kind(), format!("can't set {name} to {value}: {error}"))
+    })
+}
+
+fn limit_unsent(stream: &TcpStream, bytes: u32) -> io::Result<()> {
+    // SAFETY: the option's value is a plain integer whose address and size are passed.
+    let status = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(io::Error::new(error.kind(), format!("can't set TCP_NOTSENT_LOWAT to {bytes}: {error}")))
+}
+
+fn choose_congestion_control(stream: &TcpStream, name: &str) -> io::Result<()> {
+    sockopt::set_tcp_congestion(stream, name).map_err(|error| {
+        let error = io::Error::from(error);
+        let offered =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+                .unwrap_or_else(|_| "unknown".into());
+        let text = format!(
+            "can't use congestion control {name:?}: {error}; this host offers: {}",
+            offered.trim()
+        );
+        io::Error::new(error.kind(), text)
+    })
+}

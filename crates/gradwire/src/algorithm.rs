@@ -1,0 +1,31 @@
+//! Which algorithm carries out an operation when the caller names none.
+
+use gradwire_schedule::{Algorithm, Collective};
+
+/// Largest all-reduce that is done in one hop, in bytes over all peers together.
+const ONE_SHOT_BYTES: usize = 64 << 10;
+/// Most ranks that exchange chunks each with each; beyond it messages get small and many.
+const DIRECT_RANKS: usize = 8;
+/// Smallest tensor per rank for which a pipeline through all ranks beats a logarithm of steps.
+const RING_BYTES_PER_RANK: usize = 16 << 10;
+
+/// Chooses by what every rank knows alike (never by what one of them measures), so that all choose
+/// the same. The bounds follow from the number of messages each algorithm waits for in sequence:
+/// 1 in one shot, 2 direct, 2·log₂ n halving and doubling, 2(n−1) around a ring; all but the first
+/// move the same bytes.
+pub(crate) fn choose(collective: Collective, bytes: usize, ranks: usize) -> Algorithm {
+    match collective {
+        Collective::AllReduce if bytes * (ranks - 1) <= ONE_SHOT_BYTES => Algorithm::OneShot,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
+            if ranks <= DIRECT_RANKS {
+                Algorithm::Direct
+            } else if bytes >= ranks * RING_BYTES_PER_RANK || !ranks.is_power_of_two() {
+                Algorithm::Ring
+            } else {
+                Algorithm::HalvingDoubling
+            }
+        }
+        Collective::Reduce { .. } | Collective::Broadcast { .. } if ranks > 2 => Algorithm::Tree,
+        _ => Algorithm::Direct,
+    }
+}

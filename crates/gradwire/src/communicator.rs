@@ -1,0 +1,491 @@
+//! Groups of ranks and the operations on them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gradwire_core::{ANY_SOURCE, Descriptor, Plan};
+use gradwire_reduce::{DataType, ReduceOp, Reduction};
+use gradwire_schedule::{Algorithm, Buffer, Collective, Program, ProgramBuilder, Slot, StepKind};
+use rustc_hash::FxHasher;
+
+use crate::algorithm::choose;
+use crate::driver::Start;
+use crate::engine::Shared;
+use crate::memory::{Element, Memory};
+use crate::{Error, Handle};
+
+/// Plans that a group keeps for operations of the same shape.
+const MAX_PLANS: usize = 256;
+
+/// An operation to be started.
+///
+/// What `input` and `output` hold depends on the collective; a list may be the chunks in rank order
+/// or one range, which is then divided evenly:
+///
+/// | collective | input | output |
+/// |---|---|---|
+/// | all-reduce, reduce, broadcast | nothing | the tensor, in place |
+/// | reduce-scatter | a chunk for each rank | one chunk |
+/// | all-gather | one chunk | a chunk for each rank |
+/// | gather | one chunk | a chunk for each rank, at the root |
+/// | scatter | a chunk for each rank, at the root | one chunk |
+/// | all-to-all | a chunk for each rank | a chunk for each rank |
+/// | barrier | nothing | nothing |
+/// | send, receive | one chunk at the sender | one chunk at the receiver |
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to do. Roots and ends are ranks of the group.
+    pub collective: Collective,
+    /// Type of the elements.
+    pub dtype: DataType,
+    /// Operator, where the collective reduces.
+    pub op: ReduceOp,
+    /// What this rank contributes.
+    pub input: Vec<Memory>,
+    /// Where this rank finds the result.
+    pub output: Vec<Memory>,
+    /// Tells point-to-point messages apart.
+    pub tag: u32,
+    /// How long the operation may take; the group's timeout if `None`.
+    pub timeout: Option<Duration>,
+    /// A receive takes the next message with its tag from any rank; `from` is not looked at.
+    pub any_source: bool,
+    /// Algorithm; chosen by size and ranks if `None`. The same on all ranks.
+    pub algorithm: Option<Algorithm>,
+    /// The caller will wait for it at once, so nobody else needs to be woken to drive it.
+    pub waits_at_once: bool,
+}
+
+impl Request {
+    /// A request with no memory and defaults for the rest.
+    pub fn new(collective: Collective, dtype: DataType, op: ReduceOp) -> Self {
+        Request {
+            collective,
+            dtype,
+            op,
+            input: Vec::new(),
+            output: Vec::new(),
+            tag: 0,
+            timeout: None,
+            any_source: false,
+            algorithm: None,
+            waits_at_once: false,
+        }
+    }
+}
+
+/// A group of ranks. Clones are the same group; it is forgotten with the last of them.
+#[derive(Clone, Debug)]
+pub struct Communicator {
+    pub(crate) group: Arc<Group>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub engine: Arc<Shared>,
+    pub id: u64,
+    pub members: Vec<u32>,
+    rank: u32,
+    timeout: Mutex<Duration>,
+    plans: Mutex<HashMap<PlanKey, Arc<Plan>, BuildHasherDefault<FxHasher>>>,
+}
+
+/// What a plan depends on within a group.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PlanKey {
+    descriptor: Descriptor,
+    /// Lengths of the ranges of input and output as the caller gave them.
+    input: Vec<usize>,
+    output: Vec<usize>,
+}
+
+impl Group {
+    pub fn create(engine: &Arc<Shared>, name: &str, members: &[u32]) -> Result<Arc<Self>, Error> {
+        let me = engine.config.rank;
+        let Some(rank) = members.iter().position(|member| *member == me) else {
+            return Err(Error::Request(format!("rank {me} is not in group '{name}' {members:?}")));
+        };
+        let world_size = engine.config.world_size;
+        if let Some(member) = members.iter().find(|member| **member >= world_size) {
+            let text = format!("group '{name}' names rank {member}, the world has {world_size}");
+            return Err(Error::Request(text));
+        }
+        let mut sorted = members.to_vec();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::Request(format!("group '{name}' names a rank twice: {members:?}")));
+        }
+        let generation = engine.next_generation(name, members);
+        let hasher = BuildHasherDefault::<FxHasher>::default();
+        let id = hasher.hash_one((name, members, generation));
+        engine.with_driver(|driver| driver.core().create_group(id, name, members));
+        Ok(Arc::new(Group {
+            engine: engine.clone(),
+            id,
+            members: members.to_vec(),
+            rank: rank as u32,
+            timeout: Mutex::new(engine.config.timeout),
+            plans: Mutex::default(),
+        }))
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.engine.with_driver(|driver| driver.core().remove_group(self.id));
+    }
+}
+
+impl Communicator {
+    /// This process's rank in the group.
+    pub fn rank(&self) -> u32 {
+        self.group.rank
+    }
+
+    /// Number of ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.group.size() as u32
+    }
+
+    /// World ranks of the members, by group rank.
+    pub fn members(&self) -> &[u32] {
+        &self.group.members
+    }
+
+    /// How long an operation may take if it does not say itself.
+    pub fn timeout(&self) -> Duration {
+        *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how long operations submitted from now on may take.
+    pub fn set_timeout(&self, timeout: Duration) {
+        *self.group.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// Ends the group on all its ranks: everything in flight fails with the reason, and nothing
+    /// can be started on it any more.
+    pub fn abort(&self, reason: &str) {
+        self.group.engine.with_driver(|driver| driver.abort(self.group.id, reason));
+        self.group.engine.drive_soon();
+    }
+
+    /// Starts an operation on the caller's memory.
+    ///
+    /// # Errors
+    /// [`Error::Request`] for what can't be, [`Error::Group`] if the group has failed before.
+    ///
+    /// # Safety
+    /// All memory that the request names must stay valid until the handle is done, and until then
+    /// nobody else may write to the input, or read or write the output. Pieces of the output may
+    /// not overlap each other, nor the input, except that a rank's own piece of the output may be
+    /// its (piece of the) input.
+    pub unsafe fn submit(&self, request: Request) -> Result<Handle, Error> {
+        let group = &self.group;
+        group.engine.check_running()?;
+        let timeout = request.timeout.unwrap_or_else(|| self.timeout());
+        let ready = group.prepare(&request)?;
+        let waits_at_once = request.waits_at_once;
+        let descriptor = ready.plan.descriptor;
+        let start = Start {
+            group: group.id,
+            peers: group.peers_of(&ready.plan),
+            plan: ready.plan,
+            tag: request.tag,
+            timeout,
+            input: ready.input,
+            output: ready.output,
+            reduction: ready.reduction,
+            finish: (request.op == ReduceOp::Average).then_some(group.size() as u32),
+        };
+        let state = group.engine.with_driver(|driver| driver.submit(start))?;
+        if !waits_at_once && !state.is_done() {
+            group.engine.drive_soon();
+        }
+        Ok(Handle { state, group: group.clone(), what: descriptor })
+    }
+
+    fn run(&self, mut request: Request) -> Result<(), Error> {
+        request.waits_at_once = true;
+        // SAFETY: the callers below hold the borrows of all memory until this returns, and this
+        // returns only when the operation is done.
+        let handle = unsafe { self.submit(request)? };
+        handle.wait(None)
+    }
+
+    /// Replaces each element by the reduction over all ranks.
+    pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let mut request = Request::new(Collective::AllReduce, T::DTYPE, op);
+        request.output = vec![Memory::of(tensor)];
+        self.run(request)
+    }
+
+    /// Replaces the tensor on all ranks by the root's.
+    pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<(), Error> {
+        let mut request =
+            Request::new(Collective::Broadcast { root }, T::DTYPE, ReduceOp::Sum);
+        request.output = vec![Memory::of(tensor)];
+        self.run(request)
+    }
+
+    /// Concatenates the ranks' tensors, which all have the same length.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        let mut request = Request::new(Collective::AllGather, T::DTYPE, ReduceOp::Sum);
+        request.input = vec![Memory::read_only(input)];
+        request.output = vec![Memory::of(output)];
+        self.run(request)
+    }
+
+    /// Reduces over all ranks and leaves each rank its part.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let mut request = Request::new(Collective::ReduceScatter, T::DTYPE, op);
+        request.input = vec![Memory::read_only(input)];
+        request.output = vec![Memory::of(output)];
+        self.run(request)
+    }
+
+    /// Sends a tensor to another rank, which must receive it.
+    pub fn send<T: Element>(&self, tensor: &[T], to: u32, tag: u32) -> Result<(), Error> {
+        let collective = Collective::SendReceive { from: self.rank(), to };
+        let mut request = Request::new(collective, T::DTYPE, ReduceOp::Sum);
+        request.input = vec![Memory::read_only(tensor)];
+        request.tag = tag;
+        self.run(request)
+    }
+
+    /// Receives a tensor that another rank sends.
+    pub fn receive<T: Element>(&self, tensor: &mut [T], from: u32, tag: u32) -> Result<(), Error> {
+        let collective = Collective::SendReceive { from, to: self.rank() };
+        let mut request = Request::new(collective, T::DTYPE, ReduceOp::Sum);
+        request.output = vec![Memory::of(tensor)];
+        request.tag = tag;
+        self.run(request)
+    }
+
+    /// Returns when all ranks have called it.
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.run(Request::new(Collective::Barrier, DataType::U8, ReduceOp::Sum))
+    }
+}
+
+/// A request, checked, with its memory in chunks.
+struct Ready {
+    plan: Arc<Plan>,
+    input: Vec<Memory>,
+    output: Vec<Memory>,
+    reduction: Option<Reduction>,
+}
+
+impl Group {
+    fn prepare(&self, request: &Request) -> Result<Ready, Error> {
+        self.check_ranks(request)?;
+        let element = request.dtype.size_bytes();
+        for memory in request.input.iter().chain(&request.output) {
+            if memory.bytes % element != 0 {
+                return Err(Error::Request(format!(
+                    "{} bytes are no whole number of {} elements",
+                    memory.bytes, request.dtype
+                )));
+            }
+        }
+        let reduces = matches!(
+            request.collective,
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter
+        );
+        let reduction = reduces
+            .then(|| Reduction::new(request.dtype, request.op))
+            .transpose()
+            .map_err(|error| Error::Request(error.to_string()))?;
+        let (input, output) = self.pieces(request)?;
+        let plan = self.plan(request, &input, &output)?;
+        let in_place = is_in_place(request.collective);
+        let output = match output.first() {
+            Some(tensor) if in_place => tensor.divide(plan.output_bytes.len(), element),
+            _ => output,
+        };
+        Ok(Ready { plan, input, output, reduction })
+    }
+
+    fn check_ranks(&self, request: &Request) -> Result<(), Error> {
+        let size = self.size() as u32;
+        let name = request.collective.name();
+        let (ranks, me) = match request.collective {
+            Collective::Reduce { root }
+            | Collective::Broadcast { root }
+            | Collective::Gather { root }
+            | Collective::Scatter { root } => (vec![root], true),
+            Collective::SendReceive { to, .. } if request.any_source => (vec![to], to == self.rank),
+            Collective::SendReceive { from, to } => {
+                (vec![from, to], (from == self.rank) != (to == self.rank))
+            }
+            _ => (vec![], true),
+        };
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
+            return Err(Error::Request(format!("{name}: there is no rank {rank} in a group of {size}")));
+        }
+        if !me {
+            return Err(Error::Request(format!(
+                "{name}: exactly one of the two ends must be this rank ({})",
+                self.rank
+            )));
+        }
+        Ok(())
+    }
+
+    /// The ranges of a request, one for each chunk (or one for all where it works in place).
+    fn pieces(&self, request: &Request) -> Result<(Vec<Memory>, Vec<Memory>), Error> {
+        let (n, me) = (self.size(), self.rank);
+        let (input, output) = match request.collective {
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::Broadcast { .. } => {
+                (0, 1)
+            }
+            Collective::Barrier => return Ok((Vec::new(), vec![Memory::EMPTY])),
+            Collective::ReduceScatter => (n, 1),
+            Collective::AllGather => (1, n),
+            Collective::AllToAll => (n, n),
+            Collective::Gather { root } => (1, if root == me { n } else { 0 }),
+            Collective::Scatter { root } => (if root == me { n } else { 0 }, 1),
+            Collective::SendReceive { .. } if request.any_source => (0, 1),
+            Collective::SendReceive { from, .. } => if from == me { (1, 0) } else { (0, 1) },
+        };
+        let divide = |what: &str, given: &[Memory], wanted: usize| {
+            if given.len() == wanted {
+                return Ok(given.to_vec());
+            }
+            let even = match given {
+                [whole] if wanted > 0 => whole.divide_evenly(wanted, request.dtype.size_bytes()),
+                _ => None,
+            };
+            even.ok_or_else(|| {
+                let total: usize = given.iter().map(|memory| memory.bytes).sum();
+                Error::Request(format!(
+                    "{}: {what} of {} ranges with {total} bytes can't be divided into {wanted} chunks of {} elements",
+                    request.collective.name(), given.len(), request.dtype
+                ))
+            })
+        };
+        Ok((divide("input", &request.input, input)?, divide("output", &request.output, output)?))
+    }
+
+    fn plan(&self, request: &Request, input: &[Memory], output: &[Memory]) -> Result<Arc<Plan>, Error> {
+        let lengths = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).collect();
+        let descriptor = self.descriptor(request, input, output);
+        let key = PlanKey { descriptor, input: lengths(input), output: lengths(output) };
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.get(&key) {
+            return Ok(plan.clone());
+        }
+        let plan = self.make_plan(request, &key)?;
+        if plans.len() >= MAX_PLANS {
+            plans.clear();
+        }
+        plans.insert(key, plan.clone());
+        Ok(plan)
+    }
+
+    fn descriptor(&self, request: &Request, input: &[Memory], output: &[Memory]) -> Descriptor {
+        let bytes = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).sum::<usize>();
+        let even = |pieces: &[Memory]| {
+            pieces.windows(2).all(|pair| pair[0].bytes == pair[1].bytes)
+        };
+        let whole = bytes(input).max(bytes(output));
+        // What all ranks know alike; where they may rightly differ, nothing.
+        let count = match request.collective {
+            Collective::AllGather if !even(output) => 0,
+            Collective::ReduceScatter if !even(input) => 0,
+            Collective::Gather { .. } => bytes(input),
+            Collective::Scatter { .. } => bytes(output),
+            Collective::AllToAll => 0,
+            _ => whole,
+        };
+        let size = request.dtype.size_bytes();
+        let wanted = request.algorithm.or(self.engine.config.algorithm);
+        let algorithm = match request.collective {
+            Collective::SendReceive { .. } => Algorithm::Direct,
+            collective => wanted
+                .filter(|algorithm| algorithm.supports(collective))
+                .unwrap_or_else(|| choose(collective, whole, self.size())),
+        };
+        let collective = match request.collective {
+            Collective::SendReceive { to, .. } if request.any_source => {
+                Collective::SendReceive { from: ANY_SOURCE, to }
+            }
+            other => other,
+        };
+        // An operator that is not used must not make operations differ.
+        let op = match request.collective {
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter => {
+                request.op
+            }
+            _ => ReduceOp::Sum,
+        };
+        let count = (count / size) as u64;
+        Descriptor { collective, algorithm, dtype: request.dtype, op, count }
+    }
+
+    fn make_plan(&self, request: &Request, key: &PlanKey) -> Result<Arc<Plan>, Error> {
+        let descriptor = key.descriptor;
+        let program = match descriptor.collective {
+            Collective::SendReceive { from, to } => point_to_point(self.rank, from, to),
+            collective => {
+                descriptor.algorithm.program(collective, self.rank, self.size() as u32)?
+            }
+        };
+        let to_u64 = |lengths: &[usize]| lengths.iter().map(|it| *it as u64).collect();
+        let output = if is_in_place(descriptor.collective) {
+            let whole = Memory { pointer: std::ptr::null_mut(), bytes: key.output[0] };
+            let chunks = program.output_chunks as usize;
+            whole
+                .divide(chunks, request.dtype.size_bytes())
+                .iter()
+                .map(|chunk| chunk.bytes as u64)
+                .collect()
+        } else {
+            to_u64(&key.output)
+        };
+        let tile_bytes = self.engine.config.tile_bytes;
+        Ok(Plan::new(descriptor, &program, to_u64(&key.input), output, tile_bytes)?)
+    }
+
+    /// World ranks of a plan's peers, as far as they are known.
+    fn peers_of(&self, plan: &Plan) -> Vec<u32> {
+        plan.peers
+            .iter()
+            .filter_map(|peer| self.members.get(peer.rank as usize).copied())
+            .collect()
+    }
+}
+
+fn is_in_place(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllReduce
+            | Collective::Reduce { .. }
+            | Collective::Broadcast { .. }
+            | Collective::Barrier
+    )
+}
+
+/// One step; its other end may be unknown.
+fn point_to_point(rank: u32, from: u32, to: u32) -> Program {
+    let chunk = |buffer| Slot { buffer, chunk: 0 };
+    if from == rank {
+        let mut program = ProgramBuilder::new(rank, 1, 0);
+        program.push(StepKind::Send { to, source: chunk(Buffer::Input) });
+        program.finish()
+    } else {
+        let mut program = ProgramBuilder::new(rank, 0, 1);
+        program.push(StepKind::Receive { from, destination: chunk(Buffer::Output) });
+        program.finish()
+    }
+}

@@ -1,0 +1,191 @@
+//! Settings: each has a default that works and one `GRADWIRE_*` variable.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use gradwire_core::MAX_PAYLOAD_BYTES;
+use gradwire_schedule::Algorithm;
+
+use crate::Error;
+
+/// Which wires may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Shared memory within a host, TCP between hosts.
+    #[default]
+    Automatic,
+    /// TCP everywhere.
+    Tcp,
+    /// Shared memory only: all ranks must be on one host.
+    SharedMemory,
+}
+
+impl FromStr for TransportChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(TransportChoice::Automatic),
+            "tcp" => Ok(TransportChoice::Tcp),
+            "shm" | "shared_memory" => Ok(TransportChoice::SharedMemory),
+            _ => Err(format!("'{text}' is no transport; use auto, tcp or shm")),
+        }
+    }
+}
+
+/// The settings of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// This process's rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Ranks on this host, to judge whether they outnumber the cores.
+    pub local_world_size: u32,
+    /// How long an operation may take.
+    pub timeout: Duration,
+    /// Which wires may be used (`GRADWIRE_TRANSPORT`: auto, tcp, shm).
+    pub transport: TransportChoice,
+    /// Which NICs (`GRADWIRE_SOCKET_IFNAME`, in NCCL's syntax).
+    pub interfaces: Option<String>,
+    /// TCP connections to each peer (`GRADWIRE_LANES`), 0 for the default.
+    pub lanes: usize,
+    /// Algorithm of all collectives that it can do (`GRADWIRE_ALGORITHM`).
+    pub algorithm: Option<Algorithm>,
+    /// Bytes of a tile (`GRADWIRE_TILE_BYTES`), the same on all ranks.
+    pub tile_bytes: u32,
+    /// Tiles of a step that may be unacknowledged (`GRADWIRE_WINDOW_TILES`), same on all ranks.
+    pub window_tiles: u32,
+    /// Congestion control of TCP (`GRADWIRE_CONGESTION_CONTROL`), the system's by default.
+    pub congestion_control: Option<String>,
+    /// Bytes of a TCP socket's buffers (`GRADWIRE_SOCKET_BUFFER_BYTES`), the system's by default.
+    pub socket_buffer_bytes: Option<usize>,
+    /// Bytes of shared memory for each direction of a pair (`GRADWIRE_SHM_BYTES`).
+    pub shared_memory_bytes: usize,
+    /// How long a peer may be silent (`GRADWIRE_SILENCE_S`).
+    pub silence: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            rank: 0,
+            world_size: 1,
+            local_world_size: 1,
+            timeout: Duration::from_secs(30 * 60),
+            transport: TransportChoice::default(),
+            interfaces: None,
+            lanes: 0,
+            algorithm: None,
+            tile_bytes: 128 << 10,
+            window_tiles: 16,
+            congestion_control: None,
+            socket_buffer_bytes: None,
+            shared_memory_bytes: 1 << 20,
+            silence: Duration::from_secs(7),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The defaults, overridden by the environment's `GRADWIRE_*` and `LOCAL_WORLD_SIZE`.
+    pub fn from_env() -> Result<Self, Error> {
+        let mut config = EngineConfig::default();
+        for (name, _) in SETTINGS {
+            let variable = format!("GRADWIRE_{}", name.to_uppercase());
+            if let Ok(value) = std::env::var(&variable) {
+                config.set(name, &value).map_err(|error| Error::Config(format!("{variable}: {error}")))?;
+            }
+        }
+        if let Some(ranks) = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|it| it.parse().ok()) {
+            config.local_world_size = ranks;
+        }
+        Ok(config)
+    }
+
+    /// Changes one setting by name: the variable's, without `GRADWIRE_` and in lower case.
+    ///
+    /// # Errors
+    /// A message that names the known settings, or says what the value should be.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Some((_, apply)) = SETTINGS.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<&str> = SETTINGS.iter().map(|(known, _)| *known).collect();
+            return Err(format!("there is no setting '{name}'; there are {}", known.join(", ")));
+        };
+        apply(self, value.trim())
+    }
+
+    /// Checks what the type system does not.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let fail = |text: String| Err(Error::Config(text));
+        if self.world_size == 0 || self.rank >= self.world_size {
+            return fail(format!("rank {} in a world of {} ranks", self.rank, self.world_size));
+        }
+        if self.tile_bytes == 0 || self.tile_bytes > MAX_PAYLOAD_BYTES || self.tile_bytes % 64 != 0 {
+            return fail(format!(
+                "tile_bytes is {}, must be a multiple of 64 up to {MAX_PAYLOAD_BYTES}",
+                self.tile_bytes
+            ));
+        }
+        if !(1..=64).contains(&self.window_tiles) {
+            return fail(format!("window_tiles is {}, must be 1 to 64", self.window_tiles));
+        }
+        if self.shared_memory_bytes < 2 * self.tile_bytes as usize {
+            return fail(format!(
+                "shm_bytes is {}, must be at least two tiles of {} bytes",
+                self.shared_memory_bytes, self.tile_bytes
+            ));
+        }
+        if self.lanes > 64 {
+            return fail(format!("lanes is {}, must be 1 to 64 (0 for the default)", self.lanes));
+        }
+        Ok(())
+    }
+}
+
+type Setting = fn(&mut EngineConfig, &str) -> Result<(), String>;
+
+fn number<T: FromStr>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("'{value}' is not a number that fits here"))
+}
+
+/// A number of bytes: `65536`, `64K`, `1M`, `1G`.
+fn bytes(value: &str) -> Result<usize, String> {
+    let (digits, shift) = match value.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&value[..at], 10),
+        Some((at, 'm' | 'M')) => (&value[..at], 20),
+        Some((at, 'g' | 'G')) => (&value[..at], 30),
+        _ => (value, 0),
+    };
+    number::<usize>(digits)?
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("'{value}' is too large"))
+}
+
+fn seconds(value: &str) -> Result<Duration, String> {
+    let seconds: f64 = number(value)?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| format!("'{value}' seconds: {error}"))
+}
+
+const SETTINGS: &[(&str, Setting)] = &[
+    ("transport", |config, value| Ok(config.transport = value.parse()?)),
+    ("socket_ifname", |config, value| Ok(config.interfaces = Some(value.to_owned()))),
+    ("lanes", |config, value| Ok(config.lanes = number(value)?)),
+    ("algorithm", |config, value| {
+        config.algorithm = match value {
+            "auto" => None,
+            name => Some(name.parse().map_err(|error| format!("{error}"))?),
+        };
+        Ok(())
+    }),
+    ("tile_bytes", |config, value| {
+        config.tile_bytes = bytes(value)?.try_into().map_err(|_| format!("'{value}' is too large"))?;
+        Ok(())
+    }),
+    ("window_tiles", |config, value| Ok(config.window_tiles = number(value)?)),
+    ("congestion_control", |config, value| Ok(config.congestion_control = Some(value.to_owned()))),
+    ("socket_buffer_bytes", |config, value| Ok(config.socket_buffer_bytes = Some(bytes(value)?))),
+    ("shm_bytes", |config, value| Ok(config.shared_memory_bytes = bytes(value)?)),
+    ("silence_s", |config, value| Ok(config.silence = seconds(value)?)),
+    ("timeout_s", |config, value| Ok(config.timeout = seconds(value)?)),
+];

@@ -1,0 +1,555 @@
+//! Drives the core over the lanes: moves bytes where the core says.
+
+mod apply;
+mod pool;
+mod sink;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gradwire_core::{
+    Completion, Core, HoldToken, OperationId, Outgoing, Plan, Source, Submission, Time,
+};
+use gradwire_reduce::Reduction;
+use gradwire_transport::{Frame, Lane, LaneError, Lobby, LobbyEvent, Payload, Poller, Wire};
+use rustc_hash::FxHashMap;
+
+use crate::counters::{self, Counters};
+use crate::memory::Memory;
+use crate::wait::{OperationState, Outcome};
+use crate::{Error, counters::add};
+use apply::Running;
+use pool::Pool;
+use sink::{Current, Sink};
+
+/// Up to so many TCP lanes are asked for data one by one; with more, one look at the poller says
+/// which of them have any.
+const LANES_ASKED_EACH: usize = 4;
+
+/// The token of a frame that owns its memory.
+const NO_TOKEN: u64 = u64::MAX;
+
+/// How things stand with a peer.
+#[derive(Debug, Default)]
+struct PeerLanes {
+    /// Keys of its lanes.
+    keys: Vec<usize>,
+    /// The lane whose turn is next.
+    turn: usize,
+    connecting: bool,
+    /// Lanes on which it has said goodbye, and whether that is all of them.
+    goodbyes: usize,
+    departed: bool,
+}
+
+pub(crate) struct LaneEntry {
+    lane: Box<dyn Lane>,
+    peer: u32,
+    current: Current,
+    goodbye: bool,
+    failure: Option<LaneError>,
+}
+
+/// A tile that a lane has accepted and not yet sent.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    operation: OperationId,
+    step: u32,
+    tile: u32,
+    lane: usize,
+}
+
+pub(crate) struct Driver {
+    core: Core,
+    lobby: Lobby,
+    lanes: Vec<Option<LaneEntry>>,
+    tcp_lanes: usize,
+    peers: Vec<PeerLanes>,
+    /// Peers that have lanes.
+    connected: Vec<u32>,
+    operations: FxHashMap<OperationId, Running>,
+    holds: FxHashMap<HoldToken, Box<[u8]>>,
+    pool: Pool,
+    in_flight: Vec<Option<InFlight>>,
+    free: Vec<u64>,
+    /// Tokens that a lane has just reported; kept to spare an allocation.
+    sent: Vec<u64>,
+    /// Lanes that the last look or sleep found readable.
+    readable: Vec<usize>,
+    pub counters: Arc<Counters>,
+    start: Instant,
+}
+
+/// An operation to be started.
+pub(crate) struct Start {
+    pub group: u64,
+    pub plan: Arc<Plan>,
+    pub tag: u32,
+    pub timeout: std::time::Duration,
+    /// World ranks of the plan's peers that are known.
+    pub peers: Vec<u32>,
+    pub input: Vec<Memory>,
+    pub output: Vec<Memory>,
+    pub reduction: Option<Reduction>,
+    /// Number of ranks, where the last reduction divides by it.
+    pub finish: Option<u32>,
+}
+
+impl Driver {
+    pub fn new(core: Core, lobby: Lobby, world_size: u32, counters: Arc<Counters>) -> Self {
+        Driver {
+            core,
+            lobby,
+            lanes: Vec::new(),
+            tcp_lanes: 0,
+            peers: (0..world_size).map(|_| PeerLanes::default()).collect(),
+            connected: Vec::new(),
+            operations: FxHashMap::default(),
+            holds: FxHashMap::default(),
+            pool: Pool::default(),
+            in_flight: Vec::new(),
+            free: Vec::new(),
+            sent: Vec::new(),
+            readable: Vec::new(),
+            counters,
+            start: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    pub fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    pub fn operations_in_flight(&self) -> usize {
+        self.core.operations_in_flight()
+    }
+
+    /// Starts an operation and sends what can go at once.
+    pub fn submit(&mut self, start: Start) -> Result<Arc<OperationState>, Error> {
+        let now = self.now();
+        let window = self.core.window_tiles();
+        let submission = Submission {
+            group: start.group,
+            plan: start.plan.clone(),
+            tag: start.tag,
+            deadline: Some(now + start.timeout),
+        };
+        let id = self.core.submit(now, submission)?;
+        let state = Arc::new(OperationState::default());
+        let running = Running::new(start, window, state.clone());
+        for peer in &running.peers {
+            self.connect(*peer);
+        }
+        self.operations.insert(id, running);
+        self.work();
+        self.send();
+        self.finish();
+        Ok(state)
+    }
+
+    fn connect(&mut self, peer: u32) {
+        let lanes = &mut self.peers[peer as usize];
+        if lanes.keys.is_empty() && !lanes.connecting && !self.core.is_gone(peer) {
+            lanes.connecting = true;
+            self.lobby.connect(peer);
+        }
+    }
+
+    /// One round of everything. True if anything moved.
+    pub fn pass(&mut self, poller: &mut Poller, lobby_has_events: bool) -> bool {
+        let now = self.now();
+        let mut moved = false;
+        if lobby_has_events {
+            moved |= self.greet(poller);
+        }
+        moved |= self.receive(poller, now);
+        moved |= self.work();
+        moved |= self.send();
+        self.bury(poller, now);
+        if self.core.next_tick().is_some_and(|tick| tick <= now) {
+            self.core.on_tick(now);
+            self.send();
+        }
+        moved | self.finish()
+    }
+
+    /// Takes over what the lobby has for us.
+    fn greet(&mut self, poller: &mut Poller) -> bool {
+        let mut any = false;
+        while let Some(event) = self.lobby.poll() {
+            any = true;
+            match event {
+                LobbyEvent::Connected { peer, lane, host, .. } => {
+                    self.core.set_label(peer, format!("rank {peer} on {host}"));
+                    self.add_lane(peer, lane, poller);
+                }
+                LobbyEvent::Failed { peer, reason, .. } => {
+                    self.peers[peer as usize].connecting = false;
+                    if self.peers[peer as usize].keys.is_empty() {
+                        let now = self.now();
+                        self.core.on_peer_lost(now, peer, &reason);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn add_lane(&mut self, peer: u32, lane: Box<dyn Lane>, poller: &mut Poller) {
+        let key = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.lanes.push(None);
+            self.lanes.len() - 1
+        });
+        if let Err(error) = poller.add(&*lane, key as u64) {
+            tracing::error!(peer, %error, "a connection can't be watched and is dropped");
+            return;
+        }
+        self.tcp_lanes += usize::from(lane.wire() == Wire::Tcp);
+        let lanes = &mut self.peers[peer as usize];
+        lanes.connecting = false;
+        if lanes.keys.is_empty() {
+            self.connected.push(peer);
+        }
+        lanes.keys.push(key);
+        tracing::debug!(peer, wire = ?lane.wire(), lanes = lanes.keys.len(), "connected");
+        self.lanes[key] =
+            Some(LaneEntry { lane, peer, current: Current::Nothing, goodbye: false, failure: None });
+        add(&self.counters.lanes_open, 1);
+    }
+
+    fn receive(&mut self, poller: &mut Poller, now: Time) -> bool {
+        let ask_all = self.tcp_lanes <= LANES_ASKED_EACH;
+        if !ask_all {
+            self.look(poller);
+        }
+        let mut moved = false;
+        for key in 0..self.lanes.len() {
+            let Some(entry) = &mut self.lanes[key] else { continue };
+            let asked = ask_all
+                || entry.lane.wire() == Wire::SharedMemory
+                || self.readable.contains(&key);
+            if !asked || entry.failure.is_some() {
+                continue;
+            }
+            let mut sink = Sink {
+                core: &mut self.core,
+                operations: &mut self.operations,
+                holds: &mut self.holds,
+                pool: &mut self.pool,
+                counters: &self.counters,
+                now,
+                peer: entry.peer,
+                current: &mut entry.current,
+                goodbye: &mut entry.goodbye,
+            };
+            match entry.lane.receive(&mut sink) {
+                Ok(progress) => moved |= progress,
+                Err(error) => entry.failure = Some(error),
+            }
+            // A reduction takes a while: what it made ready is sent before the next lane's turn.
+            moved |= self.work();
+        }
+        self.readable.clear();
+        moved
+    }
+
+    /// Asks the poller which lanes have data, without waiting.
+    fn look(&mut self, poller: &mut Poller) {
+        match poller.look() {
+            Ok(woken) => {
+                let ready = woken.ready.to_vec();
+                self.note_ready(&ready);
+            }
+            Err(error) => tracing::error!(%error, "the poller fails"),
+        }
+    }
+
+    /// Notes what a sleep or a look has found.
+    pub fn note_ready(&mut self, ready: &[gradwire_transport::Readiness]) {
+        for ready in ready.iter().filter(|ready| ready.readable) {
+            let key = ready.key as usize;
+            if let Some(Some(entry)) = self.lanes.get_mut(key) {
+                entry.lane.descriptor_readable();
+                self.readable.push(key);
+            }
+        }
+    }
+
+    /// Hands frames to lanes that have room, and pushes on what they hold.
+    fn send(&mut self) -> bool {
+        let mut moved = false;
+        for index in 0..self.connected.len() {
+            moved |= self.send_to(self.connected[index]);
+        }
+        moved
+    }
+
+    fn send_to(&mut self, peer: u32) -> bool {
+        let mut moved = false;
+        loop {
+            let handed = self.hand_over(peer);
+            for index in 0..self.peers[peer as usize].keys.len() {
+                let key = self.peers[peer as usize].keys[index];
+                moved |= self.flush(key);
+            }
+            moved |= handed;
+            if !handed {
+                return moved;
+            }
+        }
+    }
+
+    /// Fills the lanes of a peer in turns, a frame at a time, so that a slow one gets no more than
+    /// it takes. True if there may be more for lanes that have room again after a flush.
+    fn hand_over(&mut self, peer: u32) -> bool {
+        let mut any = false;
+        while self.core.has_something_to_send(peer) {
+            let lanes = &self.peers[peer as usize];
+            let count = lanes.keys.len();
+            let free = (0..count).map(|at| (lanes.turn + at) % count).find(|at| {
+                let entry = self.lanes[lanes.keys[*at]].as_ref().expect("a peer's lanes exist");
+                entry.failure.is_none() && entry.lane.ready_to_send()
+            });
+            let Some(at) = free else { return any };
+            let key = lanes.keys[at];
+            let Some(outgoing) = self.core.next_send(peer) else { return any };
+            self.peers[peer as usize].turn = at + 1;
+            self.hand_to(key, outgoing);
+            any = true;
+        }
+        any
+    }
+
+    fn hand_to(&mut self, key: usize, outgoing: Outgoing) {
+        let header = outgoing.header.encode();
+        let frame = match outgoing.source {
+            Source::Empty => {
+                Frame { header, payload: Payload::Empty, operation: 0, token: NO_TOKEN }
+            }
+            Source::Bytes(bytes) => {
+                Frame { header, payload: Payload::Owned(bytes), operation: 0, token: NO_TOKEN }
+            }
+            Source::Tile { operation, step, tile, slot, offset } => {
+                let running =
+                    self.operations.get_mut(&operation).expect("an operation in flight is known");
+                let bytes = outgoing.header.payload_bytes as usize;
+                let pointer = running.address(slot, offset, tile, &mut self.pool, &self.counters);
+                let token = self.remember(InFlight { operation, step, tile, lane: key });
+                add(&self.counters.bytes_sent, bytes as u64);
+                let payload = if bytes == 0 {
+                    Payload::Empty
+                } else {
+                    Payload::Borrowed { pointer, bytes }
+                };
+                Frame { header, payload, operation, token }
+            }
+        };
+        add(&self.counters.frames_sent, 1);
+        let entry = self.lanes[key].as_mut().expect("the lane was just found");
+        if let Err(error) = entry.lane.send(frame, &mut |token| self.sent.push(token)) {
+            entry.failure = Some(error);
+        }
+        self.report_sent();
+    }
+
+    fn flush(&mut self, key: usize) -> bool {
+        let entry = self.lanes[key].as_mut().expect("a peer's lanes exist");
+        if entry.failure.is_some() || !entry.lane.has_unsent() {
+            return false;
+        }
+        let result = entry.lane.flush(&mut |token| self.sent.push(token));
+        let moved = result.unwrap_or_else(|error| {
+            entry.failure = Some(error);
+            false
+        });
+        self.report_sent();
+        moved
+    }
+
+    fn remember(&mut self, in_flight: InFlight) -> u64 {
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.in_flight.push(None);
+            self.in_flight.len() as u64 - 1
+        });
+        self.in_flight[token as usize] = Some(in_flight);
+        token
+    }
+
+    fn report_sent(&mut self) {
+        while let Some(token) = self.sent.pop() {
+            if token == NO_TOKEN {
+                continue;
+            }
+            self.free.push(token);
+            if let Some(sent) = self.in_flight[token as usize].take() {
+                self.core.on_sent(sent.operation, sent.step, sent.tile);
+            }
+        }
+    }
+
+    /// Takes lanes that have ended out of service.
+    fn bury(&mut self, poller: &mut Poller, now: Time) {
+        for key in 0..self.lanes.len() {
+            let Some(entry) = &mut self.lanes[key] else { continue };
+            let peer = entry.peer;
+            if std::mem::take(&mut entry.goodbye) {
+                self.said_goodbye(peer, now);
+            }
+            let Some(entry) = &mut self.lanes[key] else { continue };
+            let Some(error) = entry.failure.take() else { continue };
+            let departed = matches!(error, LaneError::Closed | LaneError::Io(_))
+                && self.peers[peer as usize].departed;
+            tracing::debug!(peer, %error, departed, "lane ended");
+            if departed {
+                self.remove_lane(key, poller);
+            } else {
+                self.core.on_peer_lost(now, peer, &error.to_string());
+                for key in self.peers[peer as usize].keys.clone() {
+                    self.remove_lane(key, poller);
+                }
+            }
+        }
+    }
+
+    fn said_goodbye(&mut self, peer: u32, now: Time) {
+        let lanes = &mut self.peers[peer as usize];
+        lanes.goodbyes += 1;
+        if lanes.goodbyes == lanes.keys.len() {
+            lanes.departed = true;
+            self.core.on_peer_departed(now, peer);
+        }
+    }
+
+    fn remove_lane(&mut self, key: usize, poller: &mut Poller) {
+        let Some(mut entry) = self.lanes[key].take() else { return };
+        if let Err(error) = poller.remove(&*entry.lane) {
+            tracing::debug!(peer = entry.peer, %error, "lane was not watched");
+        }
+        entry.lane.close();
+        self.tcp_lanes -= usize::from(entry.lane.wire() == Wire::Tcp);
+        counters::lower(&self.counters.lanes_open, 1);
+        let lanes = &mut self.peers[entry.peer as usize];
+        lanes.keys.retain(|other| *other != key);
+        if lanes.keys.is_empty() {
+            self.connected.retain(|peer| *peer != entry.peer);
+        }
+        for (token, slot) in self.in_flight.iter_mut().enumerate() {
+            if slot.is_some_and(|in_flight| in_flight.lane == key) {
+                *slot = None;
+                self.free.push(token as u64);
+            }
+        }
+        // What was landing in a hold will not be complete; its operation has failed.
+        if let Current::Hold(token) = entry.current {
+            self.core.on_held(token);
+        }
+    }
+
+    /// Reports operations that have ended. Their memory is the caller's again afterwards.
+    fn finish(&mut self) -> bool {
+        let mut any = false;
+        while let Some(Completion { operation, source, result }) = self.core.next_completion() {
+            any = true;
+            if result.is_err() {
+                for entry in self.lanes.iter_mut().flatten() {
+                    entry.lane.abandon(operation);
+                    entry.current.abandon(operation);
+                }
+            }
+            let counter = match result {
+                Ok(()) => &self.counters.operations_completed,
+                Err(_) => &self.counters.operations_failed,
+            };
+            add(counter, 1);
+            if let Err(error) = &result {
+                tracing::warn!(%error, "operation failed");
+            }
+            let running = self.operations.remove(&operation).expect("it was in flight");
+            let result = result.map_err(Error::from);
+            running.end(&mut self.pool, &self.counters, Outcome { result, source });
+        }
+        any
+    }
+
+    /// Whether a look at the lanes would find something; asked before sleeping.
+    pub fn is_actionable(&self) -> bool {
+        self.lanes.iter().flatten().any(|entry| entry.lane.actionable())
+    }
+
+    /// Tells the poller which lanes wait for room.
+    pub fn prepare_to_sleep(&mut self, poller: &mut Poller) {
+        for (key, entry) in self.lanes.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            let wanted = entry.lane.has_unsent();
+            if let Err(error) = poller.want_write(&*entry.lane, key as u64, wanted) {
+                tracing::error!(%error, "the poller fails");
+            }
+        }
+        add(&self.counters.sleeps, 1);
+    }
+
+    /// How long until the core wants to look at the time.
+    pub fn time_to_tick(&self) -> Option<std::time::Duration> {
+        self.core.next_tick().map(|tick| tick.since(self.now()))
+    }
+
+    /// Ends a group on all its ranks.
+    pub fn abort(&mut self, group: u64, reason: &str) {
+        let now = self.now();
+        self.core.abort(now, group, reason);
+        self.work();
+        self.send();
+        self.finish();
+    }
+
+    /// Ends what is in flight on this rank.
+    pub fn end_groups(&mut self, reason: &str) {
+        self.core.end_all(reason);
+        self.work();
+        self.finish();
+    }
+
+    /// Says goodbye on all lanes.
+    pub fn say_goodbye(&mut self) {
+        let header = gradwire_core::Header::new(gradwire_core::FrameKind::Goodbye).encode();
+        for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
+            let frame = Frame { header, payload: Payload::Empty, operation: 0, token: NO_TOKEN };
+            if let Err(error) = entry.lane.send(frame, &mut |_| {}) {
+                entry.failure = Some(error);
+            }
+        }
+    }
+
+    /// Pushes out what the lanes still hold. True when nothing is left.
+    pub fn drain(&mut self) -> bool {
+        self.send();
+        let mut empty = true;
+        for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
+            match entry.lane.flush(&mut |_| {}) {
+                Ok(_) => empty &= !entry.lane.has_unsent(),
+                Err(error) => entry.failure = Some(error),
+            }
+        }
+        empty
+    }
+
+    /// Closes the sending side of all lanes; true once all peers have closed theirs.
+    pub fn close(&mut self, poller: &mut Poller) -> bool {
+        for entry in self.lanes.iter_mut().flatten() {
+            entry.lane.close();
+        }
+        let now = self.now();
+        self.receive(poller, now);
+        let finished: Vec<usize> = (0..self.lanes.len())
+            .filter(|key| self.lanes[*key].as_ref().is_some_and(|entry| entry.failure.is_some()))
+            .collect();
+        for key in finished {
+            self.remove_lane(key, poller);
+        }
+        self.lanes.iter().all(Option::is_none)
+    }
+}

@@ -1,0 +1,444 @@
+//! One process's end of a job, and who drives it when.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gradwire_core::{Config, Core, MAX_PAYLOAD_BYTES};
+use gradwire_transport::{
+    Directory, Doorbell, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep, TcpTuning, Waker,
+    discover, select,
+};
+
+use crate::communicator::Group;
+use crate::counters::Counters;
+use crate::driver::Driver;
+use crate::{Communicator, EngineConfig, Error, Store, TransportChoice};
+
+/// How often the background thread looks after the peers while nothing is in flight.
+const IDLE_LOOK: Duration = Duration::from_millis(50);
+/// How long a waiter that someone else drives for stays asleep before it looks again.
+const PARKED: Duration = Duration::from_millis(20);
+/// How long a rank may take to publish where it listens.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long to try to reach a peer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+/// Frames that a TCP lane takes ahead of its socket.
+const FRAMES_PER_LANE: usize = 32;
+
+/// One process's end of a job. Clones are the same engine; it shuts down with the last of them.
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<EngineHandle>,
+}
+
+/// Joins the background thread when the last engine, communicator and handle are gone.
+struct EngineHandle {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the threads share.
+///
+/// Who holds `poller` is the driver: it alone receives and sleeps. `driver` is locked for a round
+/// at a time, so that others can submit meanwhile.
+pub(crate) struct Shared {
+    driver: Mutex<Driver>,
+    poller: Mutex<Poller>,
+    waker: Waker,
+    counters: Arc<Counters>,
+    pub config: EngineConfig,
+    /// The lobby has events.
+    arrivals: Arc<AtomicBool>,
+    /// Callers that want the driver's lock for a moment.
+    submitting: AtomicUsize,
+    /// Callers that want to drive.
+    waiting: AtomicUsize,
+    /// Waiters that others drive for.
+    parked: AtomicUsize,
+    changed: (Mutex<()>, Condvar),
+    stopping: AtomicBool,
+    /// How often each group name was used with the same members, so that groups made one after
+    /// the other under one name differ.
+    names: Mutex<HashMap<(String, Vec<u32>), u64>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.handle.shared.fmt(f)
+    }
+}
+
+/// The store as the lobby sees it.
+struct StoreDirectory(Arc<dyn Store>);
+
+impl Directory for StoreDirectory {
+    fn lookup(&self, rank: u32) -> Result<Vec<u8>, String> {
+        self.0.get(&endpoint_key(rank), LOOKUP_TIMEOUT)
+    }
+}
+
+fn endpoint_key(rank: u32) -> String {
+    format!("gradwire/endpoint/{rank}")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Joins the job: publishes where this rank listens. Connections are made on first use.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for settings that can't be, [`Error::Start`] if the store does not answer
+    /// or there is no usable network.
+    pub fn start(config: EngineConfig, store: Arc<dyn Store>) -> Result<Engine, Error> {
+        crate::start_logging();
+        config.validate()?;
+        let failed = |error: String| Error::Start(error);
+        let (doorbell, descriptor) =
+            Doorbell::create().map_err(|error| failed(format!("shared memory: {error}")))?;
+        let poller = Poller::new(Arc::new(doorbell)).map_err(|error| failed(error.to_string()))?;
+        let waker = poller.waker();
+        let arrivals = Arc::new(AtomicBool::new(false));
+        let (secret, session) = share_secret(&config, &*store).map_err(failed)?;
+        let interfaces = interfaces(&config)?;
+        let on_event = {
+            let (arrivals, waker) = (arrivals.clone(), waker.clone());
+            move || {
+                arrivals.store(true, Ordering::SeqCst);
+                waker.wake();
+            }
+        };
+        let lobby = Lobby::start(LobbyConfig {
+            rank: config.rank,
+            world_size: config.world_size,
+            secret,
+            session,
+            lanes: lanes(&config, &interfaces),
+            interfaces,
+            frames_per_lane: FRAMES_PER_LANE,
+            shared_memory: config.transport != TransportChoice::Tcp,
+            segment_bytes: config.shared_memory_bytes,
+            max_frame_bytes: config.tile_bytes as usize,
+            tuning: tuning(&config),
+            doorbell: Some(descriptor),
+            connect_timeout: CONNECT_TIMEOUT.min(config.silence),
+            on_event: Arc::new(on_event),
+            directory: Arc::new(StoreDirectory(store.clone())),
+        })
+        .map_err(|error| failed(format!("cannot listen: {error}")))?;
+        store.set(&endpoint_key(config.rank), &lobby.endpoint().encode()).map_err(failed)?;
+        let core = Core::new(Config {
+            rank: config.rank,
+            world_size: config.world_size,
+            window_tiles: config.window_tiles,
+            silence: config.silence,
+            ..Config::default()
+        });
+        let counters = Arc::new(Counters::default());
+        let shared = Arc::new(Shared {
+            driver: Mutex::new(Driver::new(core, lobby, config.world_size, counters.clone())),
+            poller: Mutex::new(poller),
+            waker,
+            counters,
+            config,
+            arrivals,
+            submitting: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+            changed: (Mutex::new(()), Condvar::new()),
+            stopping: AtomicBool::new(false),
+            names: Mutex::new(HashMap::new()),
+        });
+        let background = std::thread::Builder::new()
+            .name("gradwire".to_owned())
+            .spawn({
+                let shared = shared.clone();
+                move || shared.drive_in_background()
+            })
+            .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        let background = Mutex::new(Some(background));
+        Ok(Engine { handle: Arc::new(EngineHandle { shared, background }) })
+    }
+
+    /// A group of ranks. `members` are world ranks, in the order of their group ranks; all of them
+    /// make it with the same name, and make groups of the same name and members in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if this rank is not among the members or they can't be.
+    pub fn communicator(&self, name: &str, members: &[u32]) -> Result<Communicator, Error> {
+        self.handle.shared.check_running()?;
+        let group = Group::create(&self.handle.shared, name, members)?;
+        Ok(Communicator { group })
+    }
+
+    /// The group of all ranks.
+    pub fn world(&self) -> Result<Communicator, Error> {
+        let members: Vec<u32> = (0..self.handle.shared.config.world_size).collect();
+        self.communicator("world", &members)
+    }
+
+    /// Counters since the start, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.handle.shared.counters.read()
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &EngineConfig {
+        &self.handle.shared.config
+    }
+
+    /// Leaves the job in good order: what is in flight ends with an error, peers are told, and
+    /// what was sent before is given up to `grace` to arrive.
+    pub fn shutdown(&self, grace: Duration) {
+        self.handle.shutdown(grace);
+    }
+}
+
+impl EngineHandle {
+    fn shutdown(&self, grace: Duration) {
+        let Some(background) = lock(&self.background).take() else { return };
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.notify_always();
+        self.shared.waker.wake();
+        if background.join().is_err() {
+            tracing::error!("the background thread has panicked");
+        }
+        self.shared.leave(grace);
+    }
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        self.shutdown(Duration::from_millis(500));
+    }
+}
+
+impl Shared {
+    pub fn check_running(&self) -> Result<(), Error> {
+        if self.stopping.load(Ordering::Relaxed) { Err(Error::ShutDown) } else { Ok(()) }
+    }
+
+    /// Number of the next group of this name and members.
+    pub fn next_generation(&self, name: &str, members: &[u32]) -> u64 {
+        let mut names = lock(&self.names);
+        let generation = names.entry((name.to_owned(), members.to_vec())).or_default();
+        *generation += 1;
+        *generation
+    }
+
+    /// Runs something on the driver between two rounds.
+    pub fn with_driver<T>(&self, action: impl FnOnce(&mut Driver) -> T) -> T {
+        self.submitting.fetch_add(1, Ordering::SeqCst);
+        let mut driver = lock(&self.driver);
+        self.submitting.fetch_sub(1, Ordering::SeqCst);
+        action(&mut driver)
+    }
+
+    /// There is something new to drive and its caller will not wait for it at once.
+    pub fn drive_soon(&self) {
+        self.waker.wake();
+        self.notify_always();
+    }
+
+    fn notify_always(&self) {
+        drop(lock(&self.changed.0));
+        self.changed.1.notify_all();
+    }
+
+    fn notify_parked(&self) {
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            self.notify_always();
+        }
+    }
+
+    /// Waits until `done`, driving if nobody else does.
+    pub fn wait_until(&self, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if done() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut drove = false;
+        while !done() && !is_over() {
+            match self.poller.try_lock() {
+                Ok(mut poller) => {
+                    drove = true;
+                    self.drive(&mut poller, done, deadline);
+                }
+                Err(_) => self.park(done, deadline),
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if drove && lock(&self.driver).operations_in_flight() > 0 {
+            self.notify_always();
+        }
+    }
+
+    /// Sleeps while another thread drives, until something ends or that thread stops driving.
+    fn park(&self, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        // The background thread gives way to a waiter as soon as it is awake.
+        self.waker.wake();
+        let rest = deadline.map_or(PARKED, |it| it.saturating_duration_since(Instant::now()));
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let guard = lock(&self.changed.0);
+        let is_driven = || matches!(self.poller.try_lock(), Err(std::sync::TryLockError::WouldBlock));
+        if !done() && is_driven() {
+            let _ = self.changed.1.wait_timeout(guard, rest.min(PARKED));
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn drive(&self, poller: &mut Poller, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        let mut spin = Spin::new(self.config.local_world_size as usize);
+        loop {
+            if self.round(poller) {
+                spin.progress();
+                self.notify_parked();
+                if done() {
+                    return;
+                }
+                continue;
+            }
+            if done() {
+                return;
+            }
+            if spin.step() == SpinStep::Sleep {
+                self.sleep(poller, deadline);
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn round(&self, poller: &mut Poller) -> bool {
+        while self.submitting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        let arrivals = self.arrivals.load(Ordering::Relaxed)
+            && self.arrivals.swap(false, Ordering::SeqCst);
+        lock(&self.driver).pass(poller, arrivals)
+    }
+
+    fn sleep(&self, poller: &mut Poller, deadline: Option<Instant>) {
+        let tick = {
+            let mut driver = lock(&self.driver);
+            driver.prepare_to_sleep(poller);
+            driver.time_to_tick().unwrap_or(IDLE_LOOK)
+        };
+        let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = tick.min(rest.unwrap_or(tick));
+        let mut any_ready =
+            || self.arrivals.load(Ordering::SeqCst) || lock(&self.driver).is_actionable();
+        match poller.sleep(timeout, &mut any_ready) {
+            Ok(woken) => lock(&self.driver).note_ready(woken.ready),
+            Err(error) => tracing::error!(%error, "the poller fails"),
+        }
+    }
+
+    /// The background thread: drives while operations are in flight and nobody waits for them;
+    /// otherwise has a look now and then, to answer peers and to see them go.
+    fn drive_in_background(&self) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            if let Ok(mut poller) = self.poller.try_lock() {
+                let gives_way = || {
+                    self.waiting.load(Ordering::SeqCst) > 0
+                        || self.stopping.load(Ordering::SeqCst)
+                        || lock(&self.driver).operations_in_flight() == 0
+                };
+                self.round(&mut poller);
+                if !gives_way() {
+                    self.drive_gently(&mut poller, &gives_way);
+                }
+            }
+            self.notify_parked();
+            let guard = lock(&self.changed.0);
+            let idle = self.waiting.load(Ordering::SeqCst) > 0
+                || lock(&self.driver).operations_in_flight() == 0;
+            if idle && !self.stopping.load(Ordering::SeqCst) {
+                let _ = self.changed.1.wait_timeout(guard, IDLE_LOOK);
+            }
+        }
+    }
+
+    /// Drives without spinning: the cores belong to the computation that goes on meanwhile.
+    fn drive_gently(&self, poller: &mut Poller, gives_way: &dyn Fn() -> bool) {
+        while !gives_way() {
+            if self.round(poller) {
+                self.notify_parked();
+            } else {
+                self.sleep(poller, None);
+            }
+        }
+    }
+
+    fn leave(&self, grace: Duration) {
+        let mut poller = lock(&self.poller);
+        let mut driver = lock(&self.driver);
+        let end = Instant::now() + grace;
+        let pause = || std::thread::sleep(Duration::from_millis(1));
+        driver.end_groups("the engine was shut down");
+        driver.say_goodbye();
+        while !driver.drain() && Instant::now() < end {
+            pause();
+        }
+        while !driver.close(&mut poller) && Instant::now() < end {
+            pause();
+        }
+        drop((driver, poller));
+        self.notify_always();
+    }
+}
+
+/// The job's secret and session number: rank 0 draws them, the store spreads them.
+fn share_secret(config: &EngineConfig, store: &dyn Store) -> Result<([u8; 32], u64), String> {
+    const KEY: &str = "gradwire/secret";
+    if config.rank == 0 {
+        let secret: [u8; 40] = rand::random();
+        store.set(KEY, &secret)?;
+    }
+    let bytes = store.get(KEY, config.timeout.min(LOOKUP_TIMEOUT))?;
+    let Ok(bytes) = <[u8; 40]>::try_from(bytes) else {
+        return Err("the secret in the store has the wrong length; is the store used twice?".to_owned());
+    };
+    let (secret, session) = bytes.split_at(32);
+    Ok((secret.try_into().expect("32 bytes"), u64::from_le_bytes(session.try_into().expect("8 bytes"))))
+}
+
+fn interfaces(config: &EngineConfig) -> Result<Vec<Interface>, Error> {
+    let available = discover().map_err(|error| Error::Start(format!("network interfaces: {error}")))?;
+    select(config.interfaces.as_deref(), &available).map_err(|error| Error::Config(error.to_string()))
+}
+
+/// One TCP stream rarely fills a fast NIC: one lane for each 5 Gbit/s that the NICs claim.
+fn lanes(config: &EngineConfig, interfaces: &[Interface]) -> usize {
+    if config.lanes > 0 {
+        return config.lanes;
+    }
+    interfaces
+        .iter()
+        .map(|interface| (interface.speed_mbits as usize / 5_000).clamp(1, 8))
+        .sum::<usize>()
+        .clamp(1, 16)
+}
+
+fn tuning(config: &EngineConfig) -> TcpTuning {
+    TcpTuning {
+        congestion_control: config.congestion_control.clone(),
+        send_buffer_bytes: config.socket_buffer_bytes,
+        receive_buffer_bytes: config.socket_buffer_bytes,
+        ..TcpTuning::default()
+    }
+}
+
+const _: () = assert!(MAX_PAYLOAD_BYTES as usize >= 128 << 10, "a default tile fits a frame");
