@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 for success, 1 for a failed run, 2 for bad usage.
 
+mod bench;
 mod failure;
 mod lab;
 mod schedule;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure how fast collectives are, in nccl-tests' terms.
+    Bench(bench::Args),
     /// Run commands on real hosts made of network namespaces, behind shaped links.
     Lab(lab::Args),
     /// Show what a collective moves between ranks, in which order.
@@ -29,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     gradwire_lab::init();
     let result = match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Schedule(args) => schedule::run(args),
     };

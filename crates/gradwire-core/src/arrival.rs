@@ -7,7 +7,7 @@ use gradwire_schedule::Collective;
 use crate::core::{Arrival, Core, HoldToken, OperationId};
 use crate::descriptor::describe;
 use crate::failure::{Cause, Failure};
-use crate::peer::Control;
+use crate::peer::Liveness;
 use crate::{FrameKind, HEADER_BYTES, Header, Time};
 
 /// What a collective's key has in place of a peer.
@@ -80,21 +80,25 @@ impl Core {
     pub fn on_frame(&mut self, now: Time, peer: u32, header: &Header) -> Result<Arrival, String> {
         self.now = now;
         let state = &mut self.peers[peer as usize];
+        if let Liveness::Lost(why) = &state.liveness {
+            // It was given up, and must learn of it: a closed lane says so.
+            return Err(format!("a frame of a rank that was given up: {why}"));
+        }
         state.last_heard = now;
         if state.take_credit(header.credit) {
-            for (operation, step) in std::mem::take(&mut state.starved) {
-                self.poll(operation, step);
-            }
+            self.poll_starved(peer);
         }
         match header.kind {
             FrameKind::Ping => {
-                let pong = Control::Plain(Header::new(FrameKind::Pong));
-                self.peers[peer as usize].control.push_back(pong);
+                self.peers[peer as usize].queue_pong();
                 Ok(Arrival::Control)
             }
             FrameKind::Pong | FrameKind::Credit => Ok(Arrival::Control),
             FrameKind::Goodbye => Ok(Arrival::Goodbye),
-            FrameKind::Abort => Ok(Arrival::Abort { group: header.group }),
+            FrameKind::Abort => {
+                self.check_member(peer, header.group)?;
+                Ok(Arrival::Abort { group: header.group })
+            }
             FrameKind::Data | FrameKind::Ready | FrameKind::Request | FrameKind::Acknowledge => {
                 if header.kind != FrameKind::Data && header.payload_bytes != 0 {
                     return Err(format!("a {:?} frame carries a payload", header.kind));
@@ -104,9 +108,27 @@ impl Core {
         }
     }
 
+    /// There is budget for early data again.
+    fn poll_starved(&mut self, peer: u32) {
+        for (id, step) in std::mem::take(&mut self.peers[peer as usize].starved) {
+            let operation = self.operations.get_mut(id).expect("one that ends leaves the list");
+            operation.steps[step as usize].starved = false;
+            self.poll(id, step);
+        }
+    }
+
+    fn check_member(&self, peer: u32, group: u64) -> Result<(), String> {
+        match self.groups.get(&group) {
+            Some(group) if !group.members.contains(&peer) => {
+                Err(format!("a frame about group '{}', of which it is no member", group.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn on_operation_frame(&mut self, peer: u32, header: &Header) -> Result<Arrival, String> {
         let key = Key::of(peer, header);
-        if let Some(operation) = self.find_operation(peer, header, key) {
+        if let Some(operation) = self.find_operation(peer, header, key)? {
             return self.deliver(operation, peer, header);
         }
         if self.is_stale(&key) {
@@ -116,14 +138,25 @@ impl Core {
         self.keep_early(peer, header, key)
     }
 
-    fn find_operation(&mut self, peer: u32, header: &Header, key: Key) -> Option<OperationId> {
+    fn find_operation(
+        &mut self,
+        peer: u32,
+        header: &Header,
+        key: Key,
+    ) -> Result<Option<OperationId>, String> {
         if let Some(operation) = self.keys.get(&key) {
-            return Some(*operation);
+            return Ok(Some(*operation));
         }
-        if is_point_to_point(header) && !key.outgoing {
-            return self.bind_any_source(peer, key);
+        self.check_member(peer, key.group)?;
+        if !is_point_to_point(header) || key.outgoing {
+            return Ok(None);
         }
-        None
+        let operation = self.bind_any_source(peer, key);
+        if operation.is_some() {
+            // Later messages of this sender may have overtaken this one.
+            self.match_any_source(key.group, key.tag);
+        }
+        Ok(operation)
     }
 
     /// Matches the oldest receive from any source with a sender whose next message this is.
@@ -134,6 +167,9 @@ impl Core {
             return None;
         }
         let operation = waiting.pop_front()?;
+        if waiting.is_empty() {
+            self.any_source.remove(&(key.group, key.tag));
+        }
         let key = self.next_point_to_point(key.group, peer, key.tag, false);
         self.operations.get_mut(operation)?.peers[0].world = peer;
         self.start(operation, key);
@@ -142,10 +178,9 @@ impl Core {
 
     /// A receive from any source was posted: perhaps its sender has been heard of already.
     pub(crate) fn match_any_source(&mut self, group: u64, tag: u32) {
-        loop {
-            let next = |key: &Key| {
-                self.channels.get(&(group, key.peer, tag, false)).copied().unwrap_or(0)
-            };
+        while self.any_source.contains_key(&(group, tag)) {
+            let next =
+                |key: &Key| self.channels.get(&(group, key.peer, tag, false)).copied().unwrap_or(0);
             let candidate = self
                 .early
                 .keys()
@@ -160,9 +195,12 @@ impl Core {
         }
     }
 
-    /// Whether a frame is about an operation that has ended here.
+    /// Whether a frame is about an operation that has ended here, or will never be posted.
     fn is_stale(&self, key: &Key) -> bool {
-        let Some(group) = self.groups.get(&key.group) else { return false };
+        let Some(group) = self.groups.get(&key.group) else {
+            let id = key.group;
+            return self.removed.contains(id) || self.early_failures.contains_key(&id);
+        };
         if group.failure.is_some() {
             return true;
         }
@@ -175,6 +213,10 @@ impl Core {
 
     /// A rank may have asked for another operation than the one that ended here without its help.
     fn check_stale(&mut self, peer: u32, header: &Header) {
+        if is_point_to_point(header) {
+            // Messages are numbered for themselves, and both their ends take part.
+            return;
+        }
         let Some(group) = self.groups.get(&header.group) else { return };
         let finished = group.finished(header.sequence).copied();
         if let Some(descriptor) = finished.filter(|descriptor| !descriptor.matches(header)) {
@@ -197,7 +239,7 @@ impl Core {
         state.consumed = state.consumed.wrapping_add(header.payload_bytes + HEADER_BYTES as u32);
         if state.consumed.wrapping_sub(state.advertised) >= half {
             state.advertised = state.consumed;
-            state.control.push_back(Control::Plain(Header::new(FrameKind::Credit)));
+            state.queue_credit();
         }
     }
 
@@ -208,8 +250,11 @@ impl Core {
         if header.kind == FrameKind::Data && !header.early {
             return Err("data for an operation that was never posted".to_owned());
         }
-        let limit = self.config.early_budget_bytes / HEADER_BYTES as u32
-            + 2 * self.config.max_operations as u32;
+        // An operation in flight there has sent a Ready and a Request; one that is over a Request
+        // and a tile at least, which is counted against the budget.
+        let tiles = self.config.early_budget_bytes / HEADER_BYTES as u32;
+        let operations = u32::try_from(self.config.max_operations).unwrap_or(u32::MAX);
+        let limit = tiles.saturating_mul(2).saturating_add(operations.saturating_mul(2));
         let budget = self.config.early_budget_bytes;
         let state = &mut self.peers[peer as usize];
         state.early_frames += 1;
@@ -262,14 +307,11 @@ impl Core {
             return self.deliver(id, peer, header).map(|_| ());
         };
         self.consume(peer, header);
-        let tile = if self.operations.get(id).is_some() {
-            self.admit(id, peer, header)?
-        } else {
-            None
-        };
-        let Some((step, tile)) = tile else {
+        let tile =
+            if self.operations.get(id).is_some() { self.admit(id, peer, header) } else { Ok(None) };
+        let Ok(Some((step, tile))) = tile else {
             self.drop_hold(token);
-            return Ok(());
+            return tile.map(|_| ());
         };
         let hold = self.holds.get_mut(&token).expect("an early tile has a hold");
         hold.target = HoldTarget::Tile { operation: id, step, tile };
@@ -297,8 +339,8 @@ impl Core {
             }
             FrameKind::Acknowledge => self.on_acknowledge(id, peer, header),
             FrameKind::Request => {
-                if self.join(id, peer, header).is_some() {
-                    self.queue_ready(id, peer);
+                if let Some(index) = self.join(id, peer, header) {
+                    self.queue_ready(id, index);
                 }
                 Ok(Arrival::Control)
             }
@@ -447,15 +489,25 @@ impl Core {
 
     /// A group has failed: what came early for it is of no use.
     pub(crate) fn drop_early_of(&mut self, group: u64) {
-        let keys: Vec<Key> = self.early.keys().filter(|key| key.group == group).copied().collect();
-        for key in keys {
-            let early = self.early.remove(&key).expect("just listed");
-            for (peer, header, token) in early.frames {
-                self.forget_early(peer, &header);
-                self.consume(peer, &header);
-                if let Some(token) = token {
-                    self.drop_hold(token);
-                }
+        self.drop_early(|key, _| key.group == group);
+    }
+
+    /// A peer is lost: nobody will post what it sent early.
+    pub(crate) fn drop_early_from(&mut self, lost: u32) {
+        self.drop_early(|_, peer| peer == lost);
+    }
+
+    fn drop_early(&mut self, unwanted: impl Fn(&Key, u32) -> bool) {
+        let mut dropped = Vec::new();
+        self.early.retain(|key, early| {
+            dropped.extend(early.frames.extract_if(.., |(peer, ..)| unwanted(key, *peer)));
+            !early.frames.is_empty()
+        });
+        for (peer, header, token) in dropped {
+            self.forget_early(peer, &header);
+            self.consume(peer, &header);
+            if let Some(token) = token {
+                self.drop_hold(token);
             }
         }
     }
@@ -466,8 +518,11 @@ impl Core {
         let failure = Failure::decode(payload).ok_or("an abort frame that says nothing")?;
         if self.groups.contains_key(&group) {
             self.spread_failure(group, Arc::new(failure));
-        } else if self.early_failures.len() < self.config.max_operations {
+        } else if !self.removed.contains(group)
+            && self.early_failures.len() < self.config.max_operations
+        {
             self.early_failures.entry(group).or_insert_with(|| Arc::new(failure));
+            self.drop_early_of(group);
         }
         Ok(())
     }

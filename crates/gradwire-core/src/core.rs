@@ -10,11 +10,11 @@ use thiserror::Error;
 
 use crate::arrival::{Early, Hold, HoldTarget, Key};
 use crate::failure::{Cause, Failure};
-use crate::group::Group;
+use crate::group::{Group, Removed};
 use crate::operation::{MAX_WINDOW, Operation, OperationPeer, Operations, StepState};
 use crate::peer::{Control, Liveness, Peer};
 use crate::plan::{ANY_SOURCE, Plan};
-use crate::{FrameKind, HEADER_BYTES, Header, Time};
+use crate::{Header, Time};
 
 /// Names an operation for as long as the core lives; never used twice.
 pub type OperationId = u64;
@@ -22,7 +22,8 @@ pub type OperationId = u64;
 /// Names a payload that the driver holds.
 pub type HoldToken = u64;
 
-/// The limits of a core. Ranks of one job must agree on `early_bytes` and `window_tiles`.
+/// The limits of a core. Ranks of one job must agree on all of them but the durations: a peer that
+/// passes this rank's limits breaks the protocol.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This process's world rank.
@@ -219,22 +220,15 @@ pub struct Outgoing {
     pub source: Source,
 }
 
-/// Whether the next tile of a send step may go.
-enum Gate {
-    Go { early: bool },
-    Wait,
-    NotJoined,
-    Starved,
-}
-
 /// See the crate's documentation.
 #[derive(Debug)]
 pub struct Core {
     pub(crate) config: Config,
     pub(crate) now: Time,
-    last_tick: Time,
+    pub(crate) last_tick: Time,
     pub(crate) operations: Operations,
     pub(crate) groups: FxHashMap<u64, Group>,
+    pub(crate) removed: Removed,
     pub(crate) peers: Vec<Peer>,
     pub(crate) keys: FxHashMap<Key, OperationId>,
     pub(crate) early: FxHashMap<Key, Early>,
@@ -245,14 +239,16 @@ pub struct Core {
     pub(crate) holds: FxHashMap<HoldToken, Hold>,
     pub(crate) next_hold: HoldToken,
     next_order: u64,
-    orders: FxHashMap<OperationId, u64>,
-    work: VecDeque<Queued>,
-    completions: VecDeque<Completion>,
+    pub(crate) orders: FxHashMap<OperationId, u64>,
+    pub(crate) work: VecDeque<Queued>,
+    pub(crate) completions: VecDeque<Completion>,
+    /// Silent peers whose lanes the driver has not been told to close.
+    pub(crate) given_up: VecDeque<u32>,
 }
 
 /// Work as it stands in the queue; what it means is looked up when it is taken.
 #[derive(Clone, Copy, Debug)]
-enum Queued {
+pub(crate) enum Queued {
     Local { operation: OperationId, step: StepIndex },
     Held { operation: OperationId, step: StepIndex, tile: u32, token: HoldToken },
     Drop(HoldToken),
@@ -272,6 +268,7 @@ impl Core {
             last_tick: Time::ZERO,
             operations: Operations::default(),
             groups: FxHashMap::default(),
+            removed: Removed::default(),
             peers,
             keys: FxHashMap::default(),
             early: FxHashMap::default(),
@@ -284,15 +281,19 @@ impl Core {
             orders: FxHashMap::default(),
             work: VecDeque::new(),
             completions: VecDeque::new(),
+            given_up: VecDeque::new(),
         }
     }
 
     /// Makes a group known. `id` and `members` (world ranks, in the order of their group ranks)
-    /// must be the same on all members; the number must be new.
+    /// must be the same on all members; the number must be new. A group that can't work, because a
+    /// member is lost or has reported its failure already, fails at once, on all members.
     pub fn create_group(&mut self, id: u64, name: &str, members: &[u32]) {
-        let mut group = Group::new(name, members);
-        group.failure = self.early_failures.remove(&id).or_else(|| self.lost_member(members));
-        self.groups.insert(id, group);
+        self.groups.insert(id, Group::new(name, members));
+        let failure = self.early_failures.remove(&id).or_else(|| self.lost_member(members));
+        if let Some(failure) = failure {
+            self.spread_failure(id, failure);
+        }
     }
 
     fn lost_member(&self, members: &[u32]) -> Option<Arc<Failure>> {
@@ -310,7 +311,9 @@ impl Core {
     /// Forgets a group. What is in flight in it ends with an error.
     pub fn remove_group(&mut self, id: u64) {
         self.end_operations(id, &self.own_failure("the group was destroyed"));
-        self.groups.remove(&id);
+        if self.groups.remove(&id).is_some() {
+            self.removed.insert(id);
+        }
         self.channels.retain(|(group, ..), _| *group != id);
     }
 
@@ -367,6 +370,7 @@ impl Core {
                 joined: false,
                 early_bytes: 0,
                 requested: false,
+                told: false,
                 remaining: (peer.sends.len() + peer.receives.len()) as u32,
             })
             .collect();
@@ -380,6 +384,7 @@ impl Core {
             remaining: plan.steps.len() as u32,
             peers,
             held: FxHashMap::default(),
+            submitted: now,
             deadline,
             plan,
         });
@@ -433,10 +438,10 @@ impl Core {
         operation.sequence = key.sequence;
         let plan = operation.plan.clone();
         let worlds: Vec<u32> = operation.peers.iter().map(|peer| peer.world).collect();
-        for (planned, world) in plan.peers.iter().zip(&worlds) {
-            self.watch(*world);
+        for (index, planned) in plan.peers.iter().enumerate() {
+            self.watch(worlds[index]);
             if planned.receive_bytes > u64::from(self.config.early_bytes) {
-                self.queue_ready(id, *world);
+                self.queue_ready(id, index);
             }
         }
         for (index, step) in plan.steps.iter().enumerate() {
@@ -445,39 +450,12 @@ impl Core {
             }
         }
         self.replay_early(id, key);
-        if let Some(world) = worlds.iter().find(|world| self.has_departed(**world)) {
-            self.fail_departed(id, *world);
+        for world in worlds {
+            if self.has_departed(world) {
+                self.fail_departed(id, world);
+            }
         }
         self.complete_if_done(id);
-    }
-
-    fn has_departed(&self, world: u32) -> bool {
-        self.peers[world as usize].liveness == Liveness::Departed
-    }
-
-    fn fail_departed(&mut self, id: OperationId, world: u32) {
-        let Some(operation) = self.operations.get(id).filter(|it| it.needs(world)) else { return };
-        let group = operation.group;
-        let text = format!(
-            "{} has left the job (it shut down in good order) before this operation was over",
-            self.peers[world as usize].label
-        );
-        self.fail_group(group, Cause::PeerLost, Some(world), text);
-    }
-
-    fn watch(&mut self, world: u32) {
-        let now = self.now;
-        let peer = &mut self.peers[world as usize];
-        peer.interest += 1;
-        peer.watched_since.get_or_insert(now);
-    }
-
-    fn unwatch(&mut self, world: u32) {
-        let Some(peer) = self.peers.get_mut(world as usize) else { return };
-        peer.interest -= 1;
-        if peer.interest == 0 {
-            peer.watched_since = None;
-        }
     }
 
     /// Looks at a step again: does it have something to do now?
@@ -495,6 +473,7 @@ impl Core {
                 let state = &operation.steps[step as usize];
                 let runnable = !state.queued
                     && state.next < operation.plan.steps[step as usize].tiles
+                    && state.next < state.done + MAX_WINDOW
                     && operation.is_tile_runnable(step, state.next, window);
                 if runnable {
                     operation.steps[step as usize].queued = true;
@@ -502,180 +481,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    fn poll_send(&mut self, id: OperationId, step: StepIndex) {
-        let operation = self.operations.get(id).expect("looked up by the caller");
-        if operation.steps[step as usize].queued {
-            return;
-        }
-        let peer = operation.plan.steps[step as usize].peer;
-        let world = operation.peers[peer].world;
-        match self.gate(operation, step) {
-            Gate::Go { .. } => {
-                let order = self.orders[&id];
-                self.peers[world as usize].runnable.entry(order).or_default().push_back((id, step));
-                self.operations.get_mut(id).expect("as above").steps[step as usize].queued = true;
-            }
-            Gate::Wait => {}
-            Gate::NotJoined => {
-                // A collective's receiver that expects more than the early bytes says Ready by
-                // itself; a receive from any source can't, it does not know whom to tell.
-                let planned = &operation.plan.peers[peer];
-                let unasked = planned.send_bytes > u64::from(self.config.early_bytes);
-                if !unasked || operation.plan.descriptor.is_point_to_point() {
-                    self.queue_request(id, peer);
-                }
-            }
-            Gate::Starved => {
-                self.peers[world as usize].starved.push((id, step));
-                self.queue_request(id, peer);
-            }
-        }
-    }
-
-    fn gate(&self, operation: &Operation, step: StepIndex) -> Gate {
-        let planned = &operation.plan.steps[step as usize];
-        let state = &operation.steps[step as usize];
-        let tile = state.next;
-        let window = self.config.window_tiles;
-        if tile >= planned.tiles
-            || tile >= state.acknowledged + window
-            || tile >= state.done + MAX_WINDOW
-            || !operation.is_tile_runnable(step, tile, window)
-        {
-            return Gate::Wait;
-        }
-        let peer = &operation.peers[planned.peer];
-        if peer.joined {
-            return Gate::Go { early: false };
-        }
-        let bytes = operation.plan.tile(step, tile).1 + HEADER_BYTES as u32;
-        if peer.early_bytes + bytes > self.config.early_bytes + HEADER_BYTES as u32 {
-            return Gate::NotJoined;
-        }
-        let in_flight = self.peers[peer.world as usize].early_in_flight();
-        if in_flight + bytes > self.config.early_budget_bytes {
-            return Gate::Starved;
-        }
-        Gate::Go { early: true }
-    }
-
-    pub(crate) fn header_of(&self, kind: FrameKind, operation: &Operation) -> Header {
-        let mut header = Header::new(kind);
-        operation.plan.descriptor.put(&mut header);
-        header.group = operation.group;
-        header.sequence = operation.sequence;
-        header.tag = operation.tag;
-        header
-    }
-
-    pub(crate) fn queue_ready(&mut self, id: OperationId, world: u32) {
-        let operation = self.operations.get(id).expect("looked up by the caller");
-        let header = self.header_of(FrameKind::Ready, operation);
-        self.peers[world as usize].control.push_back(Control::Plain(header));
-    }
-
-    fn queue_request(&mut self, id: OperationId, peer: usize) {
-        let operation = self.operations.get_mut(id).expect("looked up by the caller");
-        if std::mem::replace(&mut operation.peers[peer].requested, true) {
-            return;
-        }
-        let world = operation.peers[peer].world;
-        let operation = self.operations.get(id).expect("as above");
-        let header = self.header_of(FrameKind::Request, operation);
-        self.peers[world as usize].control.push_back(Control::Plain(header));
-    }
-
-    /// Whether [`Core::next_send`] might have a frame for a peer.
-    pub fn has_something_to_send(&self, peer: u32) -> bool {
-        self.peers[peer as usize].has_something_to_send()
-    }
-
-    /// The next frame for a peer. Call it when a lane has room, so that the order is decided late.
-    pub fn next_send(&mut self, peer: u32) -> Option<Outgoing> {
-        let mut outgoing = self.next_control(peer).or_else(|| self.next_tile(peer))?;
-        let peer = &mut self.peers[peer as usize];
-        peer.advertised = peer.consumed;
-        outgoing.header.credit = peer.consumed;
-        Some(outgoing)
-    }
-
-    fn next_control(&mut self, peer: u32) -> Option<Outgoing> {
-        loop {
-            let control = self.peers[peer as usize].control.pop_front()?;
-            let (mut header, source) = match control {
-                Control::Plain(header) => (header, Source::Empty),
-                Control::Abort { group, failure } => {
-                    let mut header = Header::new(FrameKind::Abort);
-                    header.group = group;
-                    (header, Source::Bytes(failure.encode()))
-                }
-                Control::Acknowledge { operation: id, step } => {
-                    // An operation that has ended has received all: nobody waits for this.
-                    let Some(operation) = self.operations.get_mut(id) else { continue };
-                    let state = &mut operation.steps[step as usize];
-                    state.queued = false;
-                    state.acknowledged = state.done;
-                    let operation = self.operations.get(id).expect("as above");
-                    let mut header = self.header_of(FrameKind::Acknowledge, operation);
-                    header.edge = operation.plan.steps[step as usize].edge;
-                    header.tile = operation.steps[step as usize].done;
-                    (header, Source::Empty)
-                }
-            };
-            if let Source::Bytes(bytes) = &source {
-                header.payload_bytes = bytes.len() as u32;
-            }
-            return Some(Outgoing { header, source });
-        }
-    }
-
-    fn next_tile(&mut self, world: u32) -> Option<Outgoing> {
-        loop {
-            let mut entry = self.peers[world as usize].runnable.first_entry()?;
-            let Some((id, step)) = entry.get_mut().pop_front() else {
-                entry.remove();
-                continue;
-            };
-            let Some(operation) = self.operations.get_mut(id) else { continue };
-            operation.steps[step as usize].queued = false;
-            let gate = self.gate(self.operations.get(id).expect("as above"), step);
-            let Gate::Go { early } = gate else {
-                self.poll_send(id, step);
-                continue;
-            };
-            let outgoing = self.emit(id, step, early);
-            self.poll_send(id, step);
-            return Some(outgoing);
-        }
-    }
-
-    fn emit(&mut self, id: OperationId, step: StepIndex, early: bool) -> Outgoing {
-        let operation = self.operations.get_mut(id).expect("looked up by the caller");
-        let tile = operation.steps[step as usize].next;
-        operation.steps[step as usize].next += 1;
-        let plan = operation.plan.clone();
-        let planned = &plan.steps[step as usize];
-        let (offset, bytes) = plan.tile(step, tile);
-        if early {
-            let cost = bytes + HEADER_BYTES as u32;
-            let peer = &mut operation.peers[planned.peer];
-            peer.early_bytes += bytes;
-            let peer = &mut self.peers[peer.world as usize];
-            peer.early_sent = peer.early_sent.wrapping_add(cost);
-        }
-        let operation = self.operations.get(id).expect("as above");
-        let mut header = self.header_of(FrameKind::Data, operation);
-        header.early = early;
-        header.edge = planned.edge;
-        header.tile = tile;
-        header.chunk_bytes = planned.bytes;
-        header.payload_bytes = bytes;
-        let StepKind::Send { source: slot, .. } = planned.kind else {
-            unreachable!("only sends stand in a peer's queue")
-        };
-        Outgoing { header, source: Source::Tile { operation: id, step, tile, slot, offset } }
     }
 
     /// A tile has left the operation's memory.
@@ -740,7 +545,7 @@ impl Core {
     /// Takes an operation out of all tables.
     fn forget(&mut self, id: OperationId) -> Option<Operation> {
         let operation = self.operations.remove(id)?;
-        self.orders.remove(&id);
+        let order = self.orders.remove(&id).expect("an operation in flight has its order");
         let key = self.key_of(&operation);
         if self.keys.get(&key) == Some(&id) {
             self.keys.remove(&key);
@@ -749,6 +554,9 @@ impl Core {
             if peer.world != ANY_SOURCE {
                 self.unwatch(peer.world);
             }
+        }
+        for peer in operation.peers.iter().filter(|peer| peer.world != ANY_SOURCE) {
+            self.peers[peer.world as usize].forget(id, order);
         }
         for token in operation.held.values() {
             self.holds.remove(token);
@@ -889,146 +697,6 @@ impl Core {
     pub(crate) fn describe(&self, operation: &Operation) -> String {
         let name = self.groups.get(&operation.group).map_or("?", |group| &group.name);
         format!("{} #{} of group '{name}'", operation.plan.descriptor, operation.sequence)
-    }
-
-    /// A peer can't be reached any more; `detail` says how that was noticed. All groups that it
-    /// belongs to fail.
-    pub fn on_peer_lost(&mut self, now: Time, peer: u32, detail: &str) {
-        self.lose(now, peer, Cause::PeerLost, format!("is gone: {detail}"));
-    }
-
-    fn lose(&mut self, now: Time, peer: u32, cause: Cause, what: String) {
-        self.now = now;
-        let state = &mut self.peers[peer as usize];
-        if matches!(state.liveness, Liveness::Lost(_)) {
-            return;
-        }
-        let text = format!("{} {what}", state.label);
-        state.liveness = Liveness::Lost(text.clone());
-        state.control.clear();
-        state.runnable.clear();
-        let mut groups: Vec<u64> = self
-            .groups
-            .iter()
-            .filter_map(|(id, group)| group.members.contains(&peer).then_some(*id))
-            .collect();
-        groups.sort_unstable();
-        for group in groups {
-            self.fail_group(group, cause, Some(peer), text.clone());
-        }
-    }
-
-    /// A peer has said goodbye on all its lanes, or closed them after doing so. Only operations
-    /// that still need it fail.
-    pub fn on_peer_departed(&mut self, now: Time, peer: u32) {
-        self.now = now;
-        if self.peers[peer as usize].liveness != Liveness::Alive {
-            return;
-        }
-        self.peers[peer as usize].liveness = Liveness::Departed;
-        let mut needing: Vec<OperationId> = self
-            .operations
-            .iter()
-            .filter_map(|(id, operation)| operation.needs(peer).then_some(id))
-            .collect();
-        needing.sort_unstable();
-        for id in needing {
-            self.fail_departed(id, peer);
-        }
-    }
-
-    /// Whether a peer is known to be gone, for good or in bad order.
-    pub fn is_gone(&self, peer: u32) -> bool {
-        self.peers[peer as usize].liveness != Liveness::Alive
-    }
-
-    /// When [`Core::on_tick`] should be called next; `None` while nothing is in flight.
-    pub fn next_tick(&self) -> Option<Time> {
-        (self.operations.len() > 0).then(|| self.last_tick + self.config.heartbeat / 2)
-    }
-
-    /// Looks for peers that have gone silent and for deadlines that have passed.
-    pub fn on_tick(&mut self, now: Time) {
-        let pause = now.since(self.last_tick);
-        self.now = now;
-        self.last_tick = now;
-        if pause > 3 * self.config.heartbeat {
-            // This process has not looked for a while (idle, or stopped itself): the silence of
-            // the others is counted from now.
-            for peer in self.peers.iter_mut().filter(|peer| peer.watched_since.is_some()) {
-                peer.watched_since = Some(now);
-            }
-        }
-        self.check_silence();
-        self.check_deadlines();
-    }
-
-    fn check_silence(&mut self) {
-        let (now, heartbeat) = (self.now, self.config.heartbeat);
-        let mut silent = Vec::new();
-        let mut watched = 0;
-        for (rank, peer) in self.peers.iter_mut().enumerate() {
-            let Some(silence) = peer.silent_for(now) else { continue };
-            if peer.liveness != Liveness::Alive {
-                continue;
-            }
-            watched += 1;
-            if silence >= self.config.silence {
-                silent.push((rank as u32, silence));
-            } else if silence >= heartbeat && now.since(peer.last_ping) >= heartbeat {
-                peer.last_ping = now;
-                peer.control.push_back(Control::Plain(Header::new(FrameKind::Ping)));
-            }
-        }
-        let alone = silent.len() == watched && watched > 1;
-        for (rank, silence) in silent {
-            let mut what = format!(
-                "has been silent for {:.1} s (frozen, or its network is cut)",
-                silence.as_secs_f64()
-            );
-            if alone {
-                what.push_str("; no peer answers, so it may be this rank's own network");
-            }
-            self.lose(now, rank, Cause::PeerSilent, what);
-        }
-    }
-
-    fn check_deadlines(&mut self) {
-        let now = self.now;
-        // A rank that waits for one that itself waits lets the other report first.
-        let grace = Duration::from_secs(1);
-        let overdue = self.operations.iter().find(|(_, operation)| {
-            let Some(deadline) = operation.deadline else { return false };
-            let someone_missing = !operation.not_joined().is_empty();
-            now >= if someone_missing { deadline } else { deadline + grace }
-        });
-        let Some((id, operation)) = overdue else { return };
-        let labels = |ranks: &[u32]| -> String {
-            let labels: Vec<&str> = ranks
-                .iter()
-                .map(|rank| {
-                    self.peers.get(*rank as usize).map_or("any rank", |peer| peer.label.as_str())
-                })
-                .collect();
-            labels.join(", ")
-        };
-        let missing = operation.not_joined();
-        let what = if missing.is_empty() {
-            let slow: Vec<u32> = operation
-                .peers
-                .iter()
-                .filter(|peer| peer.remaining > 0)
-                .map(|peer| peer.world)
-                .collect();
-            format!("timed out waiting for {} (joined, but not through)", labels(&slow))
-        } else {
-            format!("timed out: {} did not join", labels(&missing))
-        };
-        let culprit = missing.first().copied().filter(|rank| *rank != ANY_SOURCE);
-        let text = format!("{what} in {}", self.describe(operation));
-        debug_assert!(self.operations.get(id).is_some(), "an overdue operation is in flight");
-        let group = operation.group;
-        self.fail_group(group, Cause::Timeout, culprit, text);
     }
 
     /// Number of operations in flight.

@@ -75,9 +75,7 @@ pub fn describe(header: &Header) -> String {
     let dtype = DataType::from_code(header.dtype).map_or("unknown dtype", |dtype| dtype.name());
     let mut parts = vec![dtype.to_owned()];
     if matches!(collective, "all_reduce" | "reduce" | "reduce_scatter") {
-        parts.push(
-            ReduceOp::from_code(header.op).map_or("unknown op", |op| op.name()).to_owned(),
-        );
+        parts.push(ReduceOp::from_code(header.op).map_or("unknown op", |op| op.name()).to_owned());
     }
     if header.count > 0 {
         let plural = if header.count == 1 { "" } else { "s" };

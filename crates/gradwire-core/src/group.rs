@@ -3,11 +3,40 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use crate::Descriptor;
 use crate::failure::Failure;
 
 /// How many finished operations a group remembers, to notice that a rank asked for another one.
 const REMEMBERED: usize = 32;
+
+/// How many removed groups are remembered, to tell their late frames from nonsense.
+const REMEMBERED_GROUPS: usize = 4096;
+
+/// Groups that were removed here.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    known: FxHashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Removed {
+    pub fn insert(&mut self, group: u64) {
+        if !self.known.insert(group) {
+            return;
+        }
+        if self.order.len() == REMEMBERED_GROUPS {
+            let oldest = self.order.pop_front().expect("it is full");
+            self.known.remove(&oldest);
+        }
+        self.order.push_back(group);
+    }
+
+    pub fn contains(&self, group: u64) -> bool {
+        self.known.contains(&group)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Group {

@@ -27,9 +27,12 @@ mod descriptor;
 mod failure;
 mod group;
 mod header;
+mod liveness;
+mod occupancy;
 mod operation;
 mod peer;
 mod plan;
+mod sending;
 mod time;
 
 pub use crate::core::{
@@ -39,5 +42,6 @@ pub use crate::core::{
 pub use descriptor::{Descriptor, describe};
 pub use failure::{Cause, Failure, MAX_FAILURE_TEXT};
 pub use header::{FrameKind, HEADER_BYTES, Header, HeaderError, MAX_PAYLOAD_BYTES, WIRE_VERSION};
+pub use occupancy::{EarlyAccount, Occupancy};
 pub use plan::{ANY_SOURCE, Plan, PlanError, PlannedPeer, PlannedScratch, PlannedStep};
 pub use time::Time;

@@ -28,6 +28,8 @@ pub(crate) struct StepState {
     pub acknowledged: u32,
     /// Stands in a queue (a send in its peer's, a local step in the work queue).
     pub queued: bool,
+    /// Sends: waits in its peer's list for budget for early data.
+    pub starved: bool,
 }
 
 impl StepState {
@@ -66,6 +68,8 @@ pub(crate) struct OperationPeer {
     pub early_bytes: u32,
     /// A request for its Ready has been queued.
     pub requested: bool,
+    /// A Ready for it has been queued.
+    pub told: bool,
     /// Steps with it that are not complete.
     pub remaining: u32,
 }
@@ -82,6 +86,7 @@ pub(crate) struct Operation {
     /// Steps that are not complete.
     pub remaining: u32,
     pub held: FxHashMap<(StepIndex, u32), HoldToken>,
+    pub submitted: Time,
     pub deadline: Option<Time>,
 }
 
@@ -131,11 +136,7 @@ impl Operation {
     }
 
     /// The lowest held tile of a receive that is runnable, if any; no longer held afterwards.
-    pub fn take_runnable_held(
-        &mut self,
-        step: StepIndex,
-        window: u32,
-    ) -> Option<(u32, HoldToken)> {
+    pub fn take_runnable_held(&mut self, step: StepIndex, window: u32) -> Option<(u32, HoldToken)> {
         let state = &self.steps[step as usize];
         let mut mask = state.held_mask;
         while mask != 0 {
@@ -171,13 +172,14 @@ impl Operation {
             let state = &self.steps[*step as usize];
             state.done + state.seen_mask.count_ones() < self.plan.steps[*step as usize].tiles
         };
+        // A tile that a lane has taken may be through long before the lane says so.
         let owes = |step: &StepIndex| {
-            self.steps[*step as usize].done < self.plan.steps[*step as usize].tiles
+            self.steps[*step as usize].next < self.plan.steps[*step as usize].tiles
         };
         planned.receives.iter().any(expects) || planned.sends.iter().any(owes)
     }
 
-    /// Peers that have not shown that they posted this operation and from which data is expected.
+    /// Peers that have not shown that they posted this operation and are needed for it.
     pub fn not_joined(&self) -> Vec<u32> {
         let waiting = self.peers.iter().filter(|peer| !peer.joined && peer.remaining > 0);
         waiting.map(|peer| peer.world).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gradwire_schedule::StepIndex;
 
 use crate::failure::Failure;
-use crate::{Header, Time};
+use crate::{FrameKind, Header, Time};
 
 /// A frame without tensor data that waits to be sent.
 #[derive(Debug)]
@@ -36,6 +36,10 @@ pub(crate) struct Peer {
     pub label: String,
     pub liveness: Liveness,
     pub control: VecDeque<Control>,
+    /// A Pong, and a Credit, stand in `control`: a peer that asks and asks but never reads gets no
+    /// more than one.
+    pub pong_queued: bool,
+    pub credit_queued: bool,
     /// Send steps with a tile that may go, by operation in the order of submission; those of one
     /// operation take turns.
     pub runnable: BTreeMap<u64, VecDeque<(u64, StepIndex)>>,
@@ -65,6 +69,8 @@ impl Peer {
             label: format!("rank {rank}"),
             liveness: Liveness::Alive,
             control: VecDeque::new(),
+            pong_queued: false,
+            credit_queued: false,
             runnable: BTreeMap::new(),
             early_sent: 0,
             early_credited: 0,
@@ -78,6 +84,33 @@ impl Peer {
             interest: 0,
             watched_since: None,
         }
+    }
+
+    pub fn queue_pong(&mut self) {
+        if !std::mem::replace(&mut self.pong_queued, true) {
+            self.control.push_back(Control::Plain(Header::new(FrameKind::Pong)));
+        }
+    }
+
+    pub fn queue_credit(&mut self) {
+        if !std::mem::replace(&mut self.credit_queued, true) {
+            self.control.push_back(Control::Plain(Header::new(FrameKind::Credit)));
+        }
+    }
+
+    /// A plain control frame is no longer queued.
+    pub fn has_left(&mut self, kind: FrameKind) {
+        match kind {
+            FrameKind::Pong => self.pong_queued = false,
+            FrameKind::Credit => self.credit_queued = false,
+            _ => {}
+        }
+    }
+
+    /// Forgets an operation that has ended.
+    pub fn forget(&mut self, operation: u64, order: u64) {
+        self.runnable.remove(&order);
+        self.starved.retain(|(starved, _)| *starved != operation);
     }
 
     pub fn early_in_flight(&self) -> u32 {

@@ -170,15 +170,7 @@ impl Plan {
             }
         }
         let tiles = bytes.div_ceil(u64::from(self.tile_bytes)).max(1) as u32;
-        self.steps.push(PlannedStep {
-            kind,
-            after,
-            before: Vec::new(),
-            bytes,
-            tiles,
-            peer,
-            edge,
-        });
+        self.steps.push(PlannedStep { kind, after, before: Vec::new(), bytes, tiles, peer, edge });
     }
 
     /// Fills in `before`: the reverse of `after`, and for scratch, where a later tile takes the

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, wait};
 
 use crate::wire::{self, Failure, LabMessage};
 use crate::{namespaces, supervisor};
@@ -48,6 +48,10 @@ fn gate() -> ! {
 /// Mounts `/proc`, starts the supervisor and reaps whatever is orphaned. When it exits, the kernel
 /// kills all that is left in the namespace.
 fn process_one() -> ! {
+    // The gate's end is how the front knows that all is over, so the lab must not outlive it.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        exit(fail(format!("tying the lab to its caller: {error}")));
+    }
     if let Err(error) = namespaces::mount_proc() {
         exit(fail(format!("mounting /proc for a PID namespace: {error}")));
     }

@@ -1,5 +1,6 @@
 //! How long to look before sleeping.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Time after which spinning gives way to sleep, at most.
@@ -12,6 +13,10 @@ const HINTS_PER_STEP: u32 = 8;
 const STEPS_PER_CLOCK: u32 = 8;
 /// A run of long waits divides the limits by up to two to this power.
 const MAX_IMPATIENCE: u32 = 4;
+
+/// Cores that this process may use. Asking the system reads half a dozen files.
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +46,7 @@ impl Spin {
     /// A policy for a process that shares this machine's cores with `local_ranks` ranks, itself
     /// among them.
     pub fn new(local_ranks: usize) -> Spin {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Spin { yields: local_ranks > cores, steps: 0, started: None, slept: false, impatience: 0 }
+        Spin { yields: local_ranks > *CORES, steps: 0, started: None, slept: false, impatience: 0 }
     }
 
     /// To be called when a look has found no work.

@@ -19,7 +19,7 @@ pub(crate) fn choose(collective: Collective, bytes: usize, ranks: usize) -> Algo
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
             if ranks <= DIRECT_RANKS {
                 Algorithm::Direct
-            } else if bytes >= ranks * RING_BYTES_PER_RANK || !ranks.is_power_of_two() {
+            } else if bytes >= ranks * RING_BYTES_PER_RANK {
                 Algorithm::Ring
             } else {
                 Algorithm::HalvingDoubling

@@ -227,8 +227,7 @@ impl Communicator {
 
     /// Replaces the tensor on all ranks by the root's.
     pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<(), Error> {
-        let mut request =
-            Request::new(Collective::Broadcast { root }, T::DTYPE, ReduceOp::Sum);
+        let mut request = Request::new(Collective::Broadcast { root }, T::DTYPE, ReduceOp::Sum);
         request.output = vec![Memory::of(tensor)];
         self.run(request)
     }
@@ -291,7 +290,7 @@ impl Group {
         self.check_ranks(request)?;
         let element = request.dtype.size_bytes();
         for memory in request.input.iter().chain(&request.output) {
-            if memory.bytes % element != 0 {
+            if !memory.bytes.is_multiple_of(element) {
                 return Err(Error::Request(format!(
                     "{} bytes are no whole number of {} elements",
                     memory.bytes, request.dtype
@@ -331,7 +330,9 @@ impl Group {
             _ => (vec![], true),
         };
         if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
-            return Err(Error::Request(format!("{name}: there is no rank {rank} in a group of {size}")));
+            return Err(Error::Request(format!(
+                "{name}: there is no rank {rank} in a group of {size}"
+            )));
         }
         if !me {
             return Err(Error::Request(format!(
@@ -356,7 +357,13 @@ impl Group {
             Collective::Gather { root } => (1, if root == me { n } else { 0 }),
             Collective::Scatter { root } => (if root == me { n } else { 0 }, 1),
             Collective::SendReceive { .. } if request.any_source => (0, 1),
-            Collective::SendReceive { from, .. } => if from == me { (1, 0) } else { (0, 1) },
+            Collective::SendReceive { from, .. } => {
+                if from == me {
+                    (1, 0)
+                } else {
+                    (0, 1)
+                }
+            }
         };
         let divide = |what: &str, given: &[Memory], wanted: usize| {
             if given.len() == wanted {
@@ -377,7 +384,12 @@ impl Group {
         Ok((divide("input", &request.input, input)?, divide("output", &request.output, output)?))
     }
 
-    fn plan(&self, request: &Request, input: &[Memory], output: &[Memory]) -> Result<Arc<Plan>, Error> {
+    fn plan(
+        &self,
+        request: &Request,
+        input: &[Memory],
+        output: &[Memory],
+    ) -> Result<Arc<Plan>, Error> {
         let lengths = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).collect();
         let descriptor = self.descriptor(request, input, output);
         let key = PlanKey { descriptor, input: lengths(input), output: lengths(output) };
@@ -395,9 +407,7 @@ impl Group {
 
     fn descriptor(&self, request: &Request, input: &[Memory], output: &[Memory]) -> Descriptor {
         let bytes = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).sum::<usize>();
-        let even = |pieces: &[Memory]| {
-            pieces.windows(2).all(|pair| pair[0].bytes == pair[1].bytes)
-        };
+        let even = |pieces: &[Memory]| pieces.windows(2).all(|pair| pair[0].bytes == pair[1].bytes);
         let whole = bytes(input).max(bytes(output));
         // What all ranks know alike; where they may rightly differ, nothing.
         let count = match request.collective {
@@ -459,10 +469,7 @@ impl Group {
 
     /// World ranks of a plan's peers, as far as they are known.
     fn peers_of(&self, plan: &Plan) -> Vec<u32> {
-        plan.peers
-            .iter()
-            .filter_map(|peer| self.members.get(peer.rank as usize).copied())
-            .collect()
+        plan.peers.iter().filter_map(|peer| self.members.get(peer.rank as usize).copied()).collect()
     }
 }
 

@@ -94,7 +94,9 @@ impl EngineConfig {
         for (name, _) in SETTINGS {
             let variable = format!("GRADWIRE_{}", name.to_uppercase());
             if let Ok(value) = std::env::var(&variable) {
-                config.set(name, &value).map_err(|error| Error::Config(format!("{variable}: {error}")))?;
+                config
+                    .set(name, &value)
+                    .map_err(|error| Error::Config(format!("{variable}: {error}")))?;
             }
         }
         if let Some(ranks) = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|it| it.parse().ok()) {
@@ -121,7 +123,10 @@ impl EngineConfig {
         if self.world_size == 0 || self.rank >= self.world_size {
             return fail(format!("rank {} in a world of {} ranks", self.rank, self.world_size));
         }
-        if self.tile_bytes == 0 || self.tile_bytes > MAX_PAYLOAD_BYTES || self.tile_bytes % 64 != 0 {
+        if self.tile_bytes == 0
+            || self.tile_bytes > MAX_PAYLOAD_BYTES
+            || !self.tile_bytes.is_multiple_of(64)
+        {
             return fail(format!(
                 "tile_bytes is {}, must be a multiple of 64 up to {MAX_PAYLOAD_BYTES}",
                 self.tile_bytes
@@ -167,25 +172,38 @@ fn seconds(value: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| format!("'{value}' seconds: {error}"))
 }
 
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
+
+fn text(value: &str) -> Result<Option<String>, String> {
+    Ok(Some(value.to_owned()))
+}
+
+fn algorithm(value: &str) -> Result<Option<Algorithm>, String> {
+    match value {
+        "auto" => Ok(None),
+        name => name.parse().map(Some).map_err(|error| format!("{error}")),
+    }
+}
+
+fn tile(value: &str) -> Result<u32, String> {
+    bytes(value)?.try_into().map_err(|_| format!("'{value}' is too large"))
+}
+
 const SETTINGS: &[(&str, Setting)] = &[
-    ("transport", |config, value| Ok(config.transport = value.parse()?)),
-    ("socket_ifname", |config, value| Ok(config.interfaces = Some(value.to_owned()))),
-    ("lanes", |config, value| Ok(config.lanes = number(value)?)),
-    ("algorithm", |config, value| {
-        config.algorithm = match value {
-            "auto" => None,
-            name => Some(name.parse().map_err(|error| format!("{error}"))?),
-        };
-        Ok(())
+    ("transport", |config, value| put(&mut config.transport, value.parse())),
+    ("socket_ifname", |config, value| put(&mut config.interfaces, text(value))),
+    ("lanes", |config, value| put(&mut config.lanes, number(value))),
+    ("algorithm", |config, value| put(&mut config.algorithm, algorithm(value))),
+    ("tile_bytes", |config, value| put(&mut config.tile_bytes, tile(value))),
+    ("window_tiles", |config, value| put(&mut config.window_tiles, number(value))),
+    ("congestion_control", |config, value| put(&mut config.congestion_control, text(value))),
+    ("socket_buffer_bytes", |config, value| {
+        put(&mut config.socket_buffer_bytes, bytes(value).map(Some))
     }),
-    ("tile_bytes", |config, value| {
-        config.tile_bytes = bytes(value)?.try_into().map_err(|_| format!("'{value}' is too large"))?;
-        Ok(())
-    }),
-    ("window_tiles", |config, value| Ok(config.window_tiles = number(value)?)),
-    ("congestion_control", |config, value| Ok(config.congestion_control = Some(value.to_owned()))),
-    ("socket_buffer_bytes", |config, value| Ok(config.socket_buffer_bytes = Some(bytes(value)?))),
-    ("shm_bytes", |config, value| Ok(config.shared_memory_bytes = bytes(value)?)),
-    ("silence_s", |config, value| Ok(config.silence = seconds(value)?)),
-    ("timeout_s", |config, value| Ok(config.timeout = seconds(value)?)),
+    ("shm_bytes", |config, value| put(&mut config.shared_memory_bytes, bytes(value))),
+    ("silence_s", |config, value| put(&mut config.silence, seconds(value))),
+    ("timeout_s", |config, value| put(&mut config.timeout, seconds(value))),
 ];

@@ -138,7 +138,11 @@ impl Driver {
             tag: start.tag,
             deadline: Some(now + start.timeout),
         };
-        let id = self.core.submit(now, submission)?;
+        let operation = start.plan.descriptor;
+        let id = self
+            .core
+            .submit(now, submission)
+            .map_err(|error| Error::not_started(&operation, error))?;
         let state = Arc::new(OperationState::default());
         let running = Running::new(start, window, state.clone());
         for peer in &running.peers {
@@ -173,6 +177,7 @@ impl Driver {
         if self.core.next_tick().is_some_and(|tick| tick <= now) {
             self.core.on_tick(now);
             self.send();
+            self.part_from_silent(poller);
         }
         moved | self.finish()
     }
@@ -216,8 +221,13 @@ impl Driver {
         }
         lanes.keys.push(key);
         tracing::debug!(peer, wire = ?lane.wire(), lanes = lanes.keys.len(), "connected");
-        self.lanes[key] =
-            Some(LaneEntry { lane, peer, current: Current::Nothing, goodbye: false, failure: None });
+        self.lanes[key] = Some(LaneEntry {
+            lane,
+            peer,
+            current: Current::Nothing,
+            goodbye: false,
+            failure: None,
+        });
         add(&self.counters.lanes_open, 1);
     }
 
@@ -229,9 +239,8 @@ impl Driver {
         let mut moved = false;
         for key in 0..self.lanes.len() {
             let Some(entry) = &mut self.lanes[key] else { continue };
-            let asked = ask_all
-                || entry.lane.wire() == Wire::SharedMemory
-                || self.readable.contains(&key);
+            let asked =
+                ask_all || entry.lane.wire() == Wire::SharedMemory || self.readable.contains(&key);
             if !asked || entry.failure.is_some() {
                 continue;
             }
@@ -340,11 +349,8 @@ impl Driver {
                 let pointer = running.address(slot, offset, tile, &mut self.pool, &self.counters);
                 let token = self.remember(InFlight { operation, step, tile, lane: key });
                 add(&self.counters.bytes_sent, bytes as u64);
-                let payload = if bytes == 0 {
-                    Payload::Empty
-                } else {
-                    Payload::Borrowed { pointer, bytes }
-                };
+                let payload =
+                    if bytes == 0 { Payload::Empty } else { Payload::Borrowed { pointer, bytes } };
                 Frame { header, payload, operation, token }
             }
         };
@@ -411,6 +417,15 @@ impl Driver {
                 for key in self.peers[peer as usize].keys.clone() {
                     self.remove_lane(key, poller);
                 }
+            }
+        }
+    }
+
+    /// Closes the lanes of peers that were given up, so that they learn of it should they wake up.
+    fn part_from_silent(&mut self, poller: &mut Poller) {
+        while let Some(peer) = self.core.next_given_up() {
+            for key in self.peers[peer as usize].keys.clone() {
+                self.remove_lane(key, poller);
             }
         }
     }

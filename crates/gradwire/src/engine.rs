@@ -291,7 +291,8 @@ impl Shared {
         let rest = deadline.map_or(PARKED, |it| it.saturating_duration_since(Instant::now()));
         self.parked.fetch_add(1, Ordering::SeqCst);
         let guard = lock(&self.changed.0);
-        let is_driven = || matches!(self.poller.try_lock(), Err(std::sync::TryLockError::WouldBlock));
+        let is_driven =
+            || matches!(self.poller.try_lock(), Err(std::sync::TryLockError::WouldBlock));
         if !done() && is_driven() {
             let _ = self.changed.1.wait_timeout(guard, rest.min(PARKED));
         }
@@ -325,8 +326,8 @@ impl Shared {
         while self.submitting.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
-        let arrivals = self.arrivals.load(Ordering::Relaxed)
-            && self.arrivals.swap(false, Ordering::SeqCst);
+        let arrivals =
+            self.arrivals.load(Ordering::Relaxed) && self.arrivals.swap(false, Ordering::SeqCst);
         lock(&self.driver).pass(poller, arrivals)
     }
 
@@ -409,15 +410,22 @@ fn share_secret(config: &EngineConfig, store: &dyn Store) -> Result<([u8; 32], u
     }
     let bytes = store.get(KEY, config.timeout.min(LOOKUP_TIMEOUT))?;
     let Ok(bytes) = <[u8; 40]>::try_from(bytes) else {
-        return Err("the secret in the store has the wrong length; is the store used twice?".to_owned());
+        return Err(
+            "the secret in the store has the wrong length; is the store used twice?".to_owned()
+        );
     };
     let (secret, session) = bytes.split_at(32);
-    Ok((secret.try_into().expect("32 bytes"), u64::from_le_bytes(session.try_into().expect("8 bytes"))))
+    Ok((
+        secret.try_into().expect("32 bytes"),
+        u64::from_le_bytes(session.try_into().expect("8 bytes")),
+    ))
 }
 
 fn interfaces(config: &EngineConfig) -> Result<Vec<Interface>, Error> {
-    let available = discover().map_err(|error| Error::Start(format!("network interfaces: {error}")))?;
-    select(config.interfaces.as_deref(), &available).map_err(|error| Error::Config(error.to_string()))
+    let available =
+        discover().map_err(|error| Error::Start(format!("network interfaces: {error}")))?;
+    select(config.interfaces.as_deref(), &available)
+        .map_err(|error| Error::Config(error.to_string()))
 }
 
 /// One TCP stream rarely fills a fast NIC: one lane for each 5 Gbit/s that the NICs claim.

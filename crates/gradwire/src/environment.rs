@@ -29,7 +29,9 @@ pub struct JobEnvironment {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoJob {
     /// No launcher's variables are set.
-    #[error("not started by torchrun, an MPI launcher, Slurm or `gradwire lab run`; RANK and WORLD_SIZE are not set")]
+    #[error(
+        "not started by torchrun, an MPI launcher, Slurm or `gradwire lab run`; RANK and WORLD_SIZE are not set"
+    )]
     Absent,
     /// A launcher's variable can't be read.
     #[error("{name}='{value}' is not a number")]
@@ -154,8 +156,12 @@ mod tests {
         };
         assert_eq!(torchrun, Ok(expected));
         let mpi = find(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]).unwrap();
-        assert_eq!((mpi.rank, mpi.local_rank, mpi.store_address.as_str()), (1, 1, "127.0.0.1:29400"));
-        let slurm = find(&[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4")]);
+        assert_eq!(
+            (mpi.rank, mpi.local_rank, mpi.store_address.as_str()),
+            (1, 1, "127.0.0.1:29400")
+        );
+        let slurm =
+            find(&[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4")]);
         assert_eq!(slurm, Err(NoJob::NoMaster));
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gradwire_core::{Cause, OperationError, PlanError, SubmitError};
+use gradwire_core::{Cause, Descriptor, OperationError, PlanError, SubmitError};
 use gradwire_schedule::Unsupported;
 use thiserror::Error;
 
@@ -13,8 +13,13 @@ pub enum Error {
     #[error("{0}")]
     Operation(#[from] OperationError),
     /// An operation was not started because its group had failed before.
-    #[error("{0}; make a new group of the ranks that remain")]
-    Group(SubmitError),
+    #[error("{operation} was not started: {error}; make a new group of the ranks that remain")]
+    Group {
+        /// The operation in words.
+        operation: String,
+        /// What is wrong with the group.
+        error: SubmitError,
+    },
     /// A request that can't be.
     #[error("{0}")]
     Request(String),
@@ -42,7 +47,7 @@ impl Error {
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Error::Operation(error) => Some(error.failure.cause),
-            Error::Group(SubmitError::Failed { failure, .. }) => Some(failure.cause),
+            Error::Group { error: SubmitError::Failed { failure, .. }, .. } => Some(failure.cause),
             _ => None,
         }
     }
@@ -51,17 +56,18 @@ impl Error {
     pub fn culprit(&self) -> Option<u32> {
         match self {
             Error::Operation(error) => error.failure.culprit,
-            Error::Group(SubmitError::Failed { failure, .. }) => failure.culprit,
+            Error::Group { error: SubmitError::Failed { failure, .. }, .. } => failure.culprit,
             _ => None,
         }
     }
 }
 
-impl From<SubmitError> for Error {
-    fn from(error: SubmitError) -> Self {
+impl Error {
+    /// The error of an operation that was not started.
+    pub(crate) fn not_started(operation: &Descriptor, error: SubmitError) -> Self {
         match error {
-            SubmitError::Failed { .. } => Error::Group(error),
-            other => Error::Request(other.to_string()),
+            SubmitError::Failed { .. } => Error::Group { operation: operation.to_string(), error },
+            other => Error::Request(format!("{operation} was not started: {other}")),
         }
     }
 }

@@ -12,5 +12,6 @@ pub fn start_logging() {
         EnvFilter::new("warn")
     });
     // Fails where a subscriber is set, which is then the one to use.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }

@@ -45,7 +45,7 @@ impl Memory {
     /// Divides into `chunks` of equal length; `None` if that leaves a rest.
     pub fn divide_evenly(self, chunks: usize, element: usize) -> Option<Vec<Memory>> {
         let bytes = self.bytes / chunks;
-        (self.bytes % chunks == 0 && bytes % element == 0).then(|| {
+        (self.bytes.is_multiple_of(chunks) && bytes.is_multiple_of(element)).then(|| {
             (0..chunks)
                 .map(|chunk| Memory { pointer: self.pointer.wrapping_add(chunk * bytes), bytes })
                 .collect()

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,11 @@ impl FileStore {
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), String> {
         // Written aside and renamed, so that nobody reads half a value.
-        let aside = self.directory.join(format!(".{}-{:?}", std::process::id(), std::thread::current().id()));
+        let aside = self.directory.join(format!(
+            ".{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         std::fs::write(&aside, value)
             .and_then(|()| std::fs::rename(&aside, self.path(key)))
             .map_err(|error| format!("store in {}: {error}", self.directory.display()))
@@ -69,10 +74,20 @@ const GET: u8 = b'G';
 
 type Entries = Arc<(Mutex<HashMap<String, Vec<u8>>>, Condvar)>;
 
-/// Serves a [`TcpStore`] until it is dropped: one thread for each client.
+/// Serves [`TcpStore`]s, one thread for each client. When it is dropped, no new ones are taken.
 #[derive(Debug)]
 pub struct StoreServer {
     address: SocketAddr,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Ends the wait in accept; a failure means that nobody waits there.
+        let port = self.address.port();
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    }
 }
 
 impl StoreServer {
@@ -81,9 +96,14 @@ impl StoreServer {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let entries = Entries::default();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = stopping.clone();
         std::thread::Builder::new().name("gradwire-store".to_owned()).spawn(move || {
             let clients = Arc::new(());
             for stream in listener.incoming().flatten() {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
                 if Arc::strong_count(&clients) > MAX_CLIENTS {
                     continue;
                 }
@@ -96,7 +116,7 @@ impl StoreServer {
                 let _ = std::thread::Builder::new().stack_size(128 << 10).spawn(serve);
             }
         })?;
-        Ok(StoreServer { address })
+        Ok(StoreServer { address, stopping })
     }
 
     /// Where it listens.
@@ -170,7 +190,10 @@ impl TcpStore {
             match TcpStream::connect(address) {
                 Ok(stream) => {
                     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                    return Ok(TcpStore { stream: Mutex::new(stream), address: address.to_owned() });
+                    return Ok(TcpStore {
+                        stream: Mutex::new(stream),
+                        address: address.to_owned(),
+                    });
                 }
                 Err(error) if start.elapsed() > timeout => {
                     return Err(format!("cannot reach the store at {address}: {error}"));
@@ -259,7 +282,8 @@ mod tests {
         let server = StoreServer::start("127.0.0.1:0").unwrap();
         let mut stranger = TcpStream::connect(server.address()).unwrap();
         stranger.write_all(&[0xff; 64]).unwrap();
-        let store = TcpStore::connect(&server.address().to_string(), Duration::from_secs(1)).unwrap();
+        let store =
+            TcpStore::connect(&server.address().to_string(), Duration::from_secs(1)).unwrap();
         store.set("key", b"value").unwrap();
         assert_eq!(store.get("key", Duration::from_secs(1)).unwrap(), b"value");
     }

@@ -1,7 +1,7 @@
 //! Handles of operations in flight, and waiting for them.
 
-use std::sync::OnceLock;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::communicator::Group;

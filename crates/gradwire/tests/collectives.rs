@@ -51,7 +51,8 @@ fn check_all_reduce(world: &Communicator, elements: usize) {
 #[test]
 fn all_reduce_over_each_wire_with_each_algorithm() {
     for transport in ["tcp", "shm"] {
-        for algorithm in ["auto", "ring", "tree", "halving-doubling", "direct", "star", "one-shot"] {
+        for algorithm in ["auto", "ring", "tree", "halving-doubling", "direct", "star", "one-shot"]
+        {
             for ranks in [1, 2, 3, 4] {
                 let settings = [
                     ("transport", transport),

@@ -81,7 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The collective with the root given beside it.
-fn with_root(collective: Collective, root: Option<Rank>) -> Result<Collective, String> {
+pub fn with_root(collective: Collective, root: Option<Rank>) -> Result<Collective, String> {
     let Some(root) = root else { return Ok(collective) };
     Ok(match collective {
         Collective::Reduce { .. } => Collective::Reduce { root },

@@ -93,6 +93,22 @@ fn a_killed_lab_leaves_nothing() {
 }
 
 #[test]
+fn a_lab_that_loses_a_process_of_its_own_ends() {
+    if !setup::possible() {
+        return;
+    }
+    for victim in ["gate", "init", "supervisor"] {
+        let setup = Setup::new();
+        let lab = Background::start(&mut setup.lab_run("--hosts 2 -- sh -c", FAMILY), "up", 2);
+        let victim = format!("gradwire-lab-{victim}\0");
+        let (process, _) = setup.processes().into_iter().find(|(_, line)| *line == victim).unwrap();
+        rustix::process::kill_process(process, Signal::KILL).unwrap();
+        assert_eq!(lab.finish().0.code(), Some(1), "{victim}");
+        setup.assert_nothing_left();
+    }
+}
+
+#[test]
 fn an_interrupt_terminates_the_ranks_and_leaves_nothing() {
     if !setup::possible() {
         return;

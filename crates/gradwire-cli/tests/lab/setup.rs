@@ -2,11 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+
+use rustix::process::Pid;
 
 /// Marks every process of one test's lab, so that those left behind can be found.
 const MARK: &str = "GRADWIRE_TEST_MARK";
@@ -91,19 +93,30 @@ impl Setup {
 
     /// What the lab has at the moment: processes by their command lines, and its socket.
     pub fn left_behind(&self) -> Vec<String> {
+        let sockets = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        self.processes()
+            .into_iter()
+            .map(|(_, line)| line)
+            .chain(sockets.map(|entry| entry.path().display().to_string()))
+            .collect()
+    }
+
+    /// The lab's processes with their command lines, in which each word ends with a zero byte.
+    pub fn processes(&self) -> Vec<(Pid, String)> {
         let mark = format!("{MARK}={}\0", self.name);
-        let marked = |directory: &PathBuf| {
+        let marked = |directory: &Path| {
             let environment = fs::read(directory.join("environ")).unwrap_or_default();
             environment.windows(mark.len()).any(|part| part == mark.as_bytes())
         };
-        let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-        let mut left: Vec<_> = processes
-            .filter(marked)
-            .map(|directory| fs::read_to_string(directory.join("cmdline")).unwrap_or_default())
-            .collect();
-        let sockets = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        left.extend(sockets.map(|entry| entry.path().display().to_string()));
-        left
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter(|entry| marked(&entry.path()))
+            .filter_map(|entry| {
+                let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+                Some((pid, fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default()))
+            })
+            .collect()
     }
 }
 
@@ -138,8 +151,7 @@ impl Background {
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .unwrap();
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end: the status and the rest of its output.

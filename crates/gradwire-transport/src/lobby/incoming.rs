@@ -134,7 +134,13 @@ impl Reactor {
             // The connection is being given up; if the reason does not arrive, so be it.
             let _ = connection.socket.send_all(&handshake.take_outgoing());
         }
-        self.turned_away(&connection.remote, &error.to_string());
+        match error {
+            // A peer that has made do with another connection, or somebody who looked in.
+            PumpError::Closed | PumpError::Io(_) => {
+                tracing::debug!(remote = connection.remote, %error, "a connection hung up");
+            }
+            PumpError::Handshake(_) => self.turned_away(&connection.remote, &error.to_string()),
+        }
     }
 
     /// Sends the answer to the hello.
@@ -152,7 +158,11 @@ impl Reactor {
                 return Some(connection);
             }
             (Err(rejection), _) => rejection.reason,
-            (_, Err(error)) => error.to_string(),
+            (_, Err(error)) => {
+                tracing::debug!(remote = connection.remote, %error, "a connection hung up");
+                self.strangers.remove(token);
+                return None;
+            }
         };
         self.strangers.remove(token);
         self.turned_away(&connection.remote, &problem);

@@ -30,7 +30,7 @@ pub fn narrow_tcp_pair() -> (TcpLane, TcpLane) {
     let (one, two) = tcp_streams();
     let tuning = TcpTuning {
         send_buffer_bytes: Some(4096),
-        receive_buffer_bytes: Some(4096),
+        receive_buffer_bytes: Some(16 << 10),
         unsent_bytes: None,
         ..TcpTuning::default()
     };

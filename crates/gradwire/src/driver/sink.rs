@@ -1,7 +1,7 @@
 //! Takes frames from a lane to where the core says.
 
-use gradwire_core::{Arrival, Core, Header, HoldToken, OperationId, Placement, Time};
 use gradwire_core::Apply;
+use gradwire_core::{Arrival, Core, Header, HoldToken, OperationId, Placement, Time};
 use gradwire_transport::{Landing, Receiver};
 use rustc_hash::FxHashMap;
 
@@ -48,8 +48,7 @@ impl Sink<'_> {
             Apply::Reduce { .. } => Landing::Borrow,
             Apply::Copy { destination } => {
                 let running = self.operations.get_mut(&operation).expect("it is in flight");
-                let pointer =
-                    running.address(destination, offset, tile, self.pool, self.counters);
+                let pointer = running.address(destination, offset, tile, self.pool, self.counters);
                 Landing::Direct { pointer, operation }
             }
         }

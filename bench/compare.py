@@ -1,0 +1,196 @@
+"""Compare gradwire with Gloo, OpenMPI and MPICH on this machine.
+
+All contenders of a table are measured in turn, round after round, so that whatever else the
+machine does meets all of them. Writes a page for people (``--out``) and, on request, all figures
+(``--json``). Exit status 1 if gradwire could not be measured; a target that is missed is said in
+the page and does not fail the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import page
+from contenders import (
+    HERE,
+    Contender,
+    RunError,
+    gradwire,
+    is_gradwire_installed,
+    mpich,
+    openmpi,
+    through_torch,
+)
+from figures import Link, MemoryUse, Record, Table
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SIZES = [8, KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
+QUICK_SIZES = [8, 64 * KIB, MIB, 16 * MIB]
+PARTS = ("shm", "tcp", "torch", "lab", "memory")
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
+FOUR_CONNECTIONS = {"GLOO_SOCKET_IFNAME": "lo,lo,lo,lo"}
+LAB_HOSTS = 4
+LAB_RATE = "1gbit"
+
+
+def main() -> int:
+    """Measure what was asked for and write it down."""
+    options = arguments()
+    record = Record(rounds=options.rounds)
+    sizes = QUICK_SIZES if options.quick else SIZES
+    parts: dict[str, Callable[[], None]] = {
+        "shm": lambda: shared_memory(record, options.gradwire, sizes),
+        "tcp": lambda: tcp(record, options.gradwire, sizes),
+        "torch": lambda: pytorch(record, sizes),
+        "lab": lambda: lab(record, options.gradwire),
+        "memory": lambda: memory(record, options.gradwire),
+    }
+    for name in PARTS:
+        if name in options.only:
+            parts[name]()
+    if options.json:
+        options.json.write_text(json.dumps(record.raw(), indent=1) + "\n")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(page.write(record))
+    say(f"wrote {options.out}")
+    for target in record.targets():
+        say(f"{target.verdict():9} {target.text}: {target.measured}")
+    return 1 if record.has_gradwire_failed else 0
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gradwire", type=Path, required=True, help="the gradwire command")
+    parser.add_argument("--out", type=Path, required=True, help="the page to write")
+    parser.add_argument("--json", type=Path, help="write all figures here too")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each table [3]")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, one round")
+    parser.add_argument(
+        "--only",
+        type=parts_of,
+        default=list(PARTS),
+        metavar="PARTS",
+        help=f"some of {','.join(PARTS)}",
+    )
+    options = parser.parse_args()
+    options.gradwire = options.gradwire.resolve()
+    if not options.gradwire.is_file():
+        parser.error(f"{options.gradwire} is not there; `cargo build --release` makes it")
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    if options.quick:
+        options.rounds = 1
+    return options
+
+
+def parts_of(text: str) -> list[str]:
+    """Read a list of parts."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        raise argparse.ArgumentTypeError(f"unknown {unknown}; there are {', '.join(PARTS)}")
+    return names
+
+
+def say(text: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def measure(record: Record, table: Table, contenders: Sequence[Contender]) -> None:
+    """Fill a table: every contender once in each round."""
+    record.tables.append(table)
+    for number in range(record.rounds):
+        for contender in contenders:
+            # What failed once is not waited for again.
+            if contender.name in table.failures:
+                continue
+            say(f"{table.title}: {contender.name}, round {number + 1} of {record.rounds}")
+            try:
+                table.add(contender.name, contender.run())
+            except RunError as error:
+                say(str(error))
+                table.failures[contender.name] = str(error)
+
+
+def shared_memory(record: Record, binary: Path, sizes: Sequence[int]) -> None:
+    """All-reduce through shared memory against the two MPIs."""
+    for ranks in (2, 4):
+        table = Table("shm", f"Shared memory, {ranks} ranks", "all_reduce", ranks)
+        contenders = [gradwire(binary, ranks, "shm", sizes), openmpi(ranks, "shm", sizes)]
+        measure(record, table, [*contenders, mpich(ranks, sizes)])
+
+
+def tcp(record: Record, binary: Path, sizes: Sequence[int]) -> None:
+    """All-reduce over TCP on the loopback against Gloo and OpenMPI."""
+    for ranks in (2, 4):
+        table = Table("tcp", f"TCP over loopback, {ranks} ranks", "all_reduce", ranks)
+        contenders = [
+            gradwire(binary, ranks, "tcp", sizes),
+            through_torch("Gloo", "gloo", ranks, "all_reduce", sizes, LOOPBACK),
+            through_torch("Gloo x4", "gloo", ranks, "all_reduce", sizes, FOUR_CONNECTIONS),
+            openmpi(ranks, "tcp", sizes),
+        ]
+        measure(record, table, contenders)
+
+
+def pytorch(record: Record, sizes: Sequence[int]) -> None:
+    """Through PyTorch, where the wires of both are what each of them picks, and gradwire on TCP."""
+    if not is_gradwire_installed():
+        record.notes.append("gradwire's Python package is not installed here: not measured.")
+        return
+    ranks = 2
+    over_tcp = {"GRADWIRE_TRANSPORT": "tcp", "GRADWIRE_SOCKET_IFNAME": "lo"}
+    for collective, smallest in (("all_reduce", KIB), ("reduce_scatter", 64 * KIB)):
+        wanted = sorted({size for size in sizes if size >= smallest} | {smallest})
+        table = Table("torch", f"PyTorch, {collective}, {ranks} ranks", collective, ranks)
+        contenders = [
+            through_torch("gradwire", "gradwire", ranks, collective, wanted, {}),
+            through_torch("gradwire over TCP", "gradwire", ranks, collective, wanted, over_tcp),
+            through_torch("Gloo", "gloo", ranks, collective, wanted, LOOPBACK),
+            through_torch("Gloo x4", "gloo", ranks, collective, wanted, FOUR_CONNECTIONS),
+        ]
+        measure(record, table, contenders)
+
+
+def lab(record: Record, binary: Path) -> None:
+    """Hosts behind shaped links, with one NIC and with two."""
+    run = [str(binary), "lab", "run", "--hosts", str(LAB_HOSTS), "--rate", LAB_RATE]
+    run += ["--no-prefix", "--timeout", "110s"]
+    bench = [str(binary), "bench", "--json", "-b", "64M", "-e", "64M", "-w", "1", "-n", "5"]
+    link = Contender("link", [*run, "--", sys.executable, str(HERE / "link_rank.py")])
+    one = Contender("one NIC", [*run, "--", *bench])
+    two = Contender("two NICs", [*run, "--nics", "2", "--", *bench])
+    record.link = Link(LAB_HOSTS, LAB_RATE)
+    for number in range(record.rounds):
+        say(f"lab, {LAB_HOSTS} hosts at {LAB_RATE}, round {number + 1} of {record.rounds}")
+        try:
+            record.link.add(link.run(), one.run(), two.run())
+        except RunError as error:
+            say(str(error))
+            record.link.failure = str(error)
+            return
+
+
+def memory(record: Record, binary: Path) -> None:
+    """What a rank takes beside its tensor, for a tensor of 64 MiB and one of 1 GiB."""
+    for transport in ("shm", "tcp"):
+        for size in (64 * MIB, GIB):
+            say(f"memory, {size // MIB} MiB over {transport}")
+            options = ("-n", "5", "-w", "1", "--check", "0")
+            try:
+                result: dict[str, Any] = gradwire(binary, 2, transport, [size], *options).run()
+            except RunError as error:
+                say(str(error))
+                record.memory_failure = str(error)
+                return
+            record.memory.append(MemoryUse.read(result, size))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

