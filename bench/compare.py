@@ -178,7 +178,7 @@ def lab(record: Record, binary: Path) -> None:
 
 
 def memory(record: Record, binary: Path) -> None:
-    """What a rank takes beside its tensor, for a tensor of 64 MiB and one of 1 GiB."""
+    """Measure what a rank takes beside its tensor, for a tensor of 64 MiB and one of 1 GiB."""
     for transport in ("shm", "tcp"):
         for size in (64 * MIB, GIB):
             say(f"memory, {size // MIB} MiB over {transport}")

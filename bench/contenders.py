@@ -83,7 +83,7 @@ class Contender:
 
 
 def wait(name: str, processes: list[subprocess.Popen[str]]) -> str:
-    """Wait for all; the first one's output. None is left when it returns or raises."""
+    """Wait for all and return the first one's output; none is left when this ends."""
     deadline = time.monotonic() + TIMEOUT_S
     output = ""
     try:
@@ -105,7 +105,7 @@ def wait(name: str, processes: list[subprocess.Popen[str]]) -> str:
 
 
 def read(name: str, output: str) -> dict[str, Any]:
-    """The JSON object on the last line that is one."""
+    """Find the last line that is a JSON object."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             result: dict[str, Any] = json.loads(line)
@@ -157,7 +157,7 @@ def through_torch(
     sizes: Sequence[int],
     environment: Mapping[str, str],
 ) -> Contender:
-    """A backend of PyTorch."""
+    """Make a contender of a backend of PyTorch."""
     command = [sys.executable, str(HERE / "torch_rank.py"), backend, collective, "{meeting}"]
     return Contender(name, [*command, *map(str, sizes)], environment, ranks)
 

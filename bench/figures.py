@@ -31,7 +31,7 @@ class Target:
     met: bool | None
 
     def verdict(self) -> str:
-        """The answer in a word or two."""
+        """Say it in a word or two."""
         return {True: "met", False: "NOT MET", None: "not known"}[self.met]
 
 
@@ -82,7 +82,7 @@ class Table:
         return statistics.median(times) if times else None
 
     def best(self, names: Sequence[str], size: int) -> float | None:
-        """The shortest of several contenders' times."""
+        """Pick the shortest of several contenders' times."""
         times = [time for name in names if (time := self.time(name, size)) is not None]
         return min(times, default=None)
 
@@ -254,8 +254,8 @@ class Record:
             return [Target(text, "not measured", None)]
         most = max(large, key=lambda use: use.held + use.scratch)
         within = all(use.held + use.scratch <= use.bound() for use in large)
-        found = f"{(most.held + most.scratch) / MIB:.2f} MiB of tiles, bound {most.bound() / MIB:.0f} MiB"
-        return [Target(text, found, within)]
+        taken, bound = (most.held + most.scratch) / MIB, most.bound() / MIB
+        return [Target(text, f"{taken:.2f} MiB, bound {bound:.0f} MiB", within)]
 
 
 def at_least(
@@ -293,7 +293,7 @@ def rate_ratio(
 
 
 def size_name(size: int) -> str:
-    """A size as people write it."""
+    """Write a size as people do."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"

@@ -5,6 +5,7 @@ Arguments are sizes in bytes. Rank 0 prints one JSON object.
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import sys
@@ -27,14 +28,9 @@ def main() -> None:
         if not (tensor == world.size).all():
             sys.exit(f"wrong sum at {size} bytes")
         tensor[:] = 0
-        results.append(
-            measure(
-                lambda tensor=tensor: world.Allreduce(MPI.IN_PLACE, tensor, MPI.SUM),
-                world.Barrier,
-                lambda times: slowest(world, times),
-                size,
-            )
-        )
+        operation = functools.partial(world.Allreduce, MPI.IN_PLACE, tensor, MPI.SUM)
+        combine = functools.partial(slowest, world)
+        results.append(measure(operation, world.Barrier, combine, size))
     if world.rank == 0:
         print(json.dumps({"results": results}), flush=True)
 

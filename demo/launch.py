@@ -15,6 +15,7 @@ from typing import IO
 
 GRACE_S = 8.0  # what a process gets to end by itself, and its peers to notice that it is gone
 LOOPBACK = "127.0.0.1"
+LAB_SAYS = "gradwire lab: "
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,15 @@ class Job:
         return now - self._failed_at < GRACE_S
 
     def failures(self) -> list[str]:
-        """Say how each process that ended badly ended."""
-        return [
+        """Say how each process that ended badly ended, and what the lab said about its ranks."""
+        processes = [
             f"{launch.name} {_ending(process.returncode)}"
             for launch, process in zip(self._launches, self._processes, strict=True)
             if process.returncode
+        ]
+        printed = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
+        return processes + [
+            line.removeprefix(LAB_SAYS) for line in printed if line.startswith(f"{LAB_SAYS}rank ")
         ]
 
     def _end(self) -> None:

@@ -15,12 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    ReduceOp,
-    Work,
-)
+from torch._C._distributed_c10d import AllreduceCoalescedOptions, AllreduceOptions, ReduceOp
 
 from gradwire._native import Handle
 from gradwire.element_types import (
@@ -37,7 +32,7 @@ from gradwire.lineage import CONTEXT, Channel
 from gradwire.monitored_barrier import monitored_barrier
 from gradwire.sparse import reduce_sparse
 from gradwire.staging import Arguments, DeviceArguments, HostArguments, arguments_for, is_direct
-from gradwire.work import DeviceWork, GroupedWork, OperationWork, StagedWork
+from gradwire.work import AsyncWork, DeviceWork, GroupedWork, OperationWork, StagedWork
 
 _ZERO = timedelta(0)
 _SUM = ReduceOp.SUM
@@ -115,7 +110,7 @@ class Collectives:
         self._group_size = channel.communicator.size()
         self._store = store
         self._submissions: OrderedJobs | None = None
-        self._batch: list[Any] | None = None
+        self._batch: list[AsyncWork] | None = None
         self._monitored_barriers = 0
 
     def _nested_channel(self, path: str) -> Channel:
@@ -131,11 +126,11 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         op: Any = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Reduce a tensor over all ranks, in place."""
         if type(opts) is AllreduceOptions and self._submissions is None and self._batch is None:
             tensor = tensors[0]
-            operator = OPERATORS.get(opts.reduceOp.op)
+            operator = OPERATORS.get(opts.reduceOp.op)  # type: ignore[union-attr]
             dtype = REDUCIBLE.get(tensor.dtype)
             if operator and dtype and len(tensors) == 1 and is_direct(tensor):
                 limit, path = opts.timeout, CONTEXT.path
@@ -157,13 +152,13 @@ class Collectives:
             "all_reduce", tensor, _operator(opts, op), 0, _limit(opts, timeout)
         )
 
-    def allreduce_sparse(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+    def allreduce_sparse(self, tensors: Sequence[Tensor], opts: Any = None) -> AsyncWork:
         """Reduce a sparse COO tensor over all ranks, in place; only sums."""
         return reduce_sparse(self, _only(tensors, "all_reduce"), _operator(opts, None))
 
     def allreduce_coalesced(
         self, tensors: Sequence[Tensor], opts: AllreduceCoalescedOptions | None = None
-    ) -> Work:
+    ) -> AsyncWork:
         """Reduce several tensors over all ranks, each in place."""
         operator, limit = _operator(opts, None), _limit(opts)
         works = [
@@ -179,7 +174,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Reduce a tensor over all ranks; only the root's tensor changes."""
         tensor, limit = _only(tensors, "reduce"), _limit(opts, timeout)
         destination = _root(opts, root)
@@ -187,7 +182,7 @@ class Collectives:
 
     def _reduce_in_place(
         self, collective: str, tensor: Tensor, operator: Any, root: int, limit: float | None
-    ) -> Work:
+    ) -> AsyncWork:
         factor = premultiplier(operator)
         if factor is not None:
             tensor.mul_(factor)
@@ -206,7 +201,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         op: Any = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Reduce n pieces over all ranks; rank r's output is piece r."""
         output = _only(output_tensors, "reduce_scatter")
         pieces = _nested(input_tensors, "reduce_scatter")
@@ -222,7 +217,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         op: Any = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Reduce a tensor of n equal pieces over all ranks; rank r's output is piece r."""
         self._check_ratio("reduce_scatter", whole=input, piece=output)
         limit = _limit(opts, timeout)
@@ -232,7 +227,7 @@ class Collectives:
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
+    ) -> AsyncWork:
         """Several `reduce_scatter_single` that are waited for together."""
         pairs = zip(outputs, inputs, strict=True)
         works = [self.reduce_scatter_single(output, input, opts) for output, input in pairs]
@@ -242,7 +237,7 @@ class Collectives:
 
     def _reduce_scatter(
         self, output: Tensor, inputs: list[Tensor], operator: Any, limit: float | None
-    ) -> Work:
+    ) -> AsyncWork:
         factor = premultiplier(operator)
         if factor is not None:
             inputs = [input * factor for input in inputs]
@@ -265,7 +260,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Overwrite every rank's tensor with the root's."""
         tensor = _only(tensors, "broadcast")
         source, limit = _root(opts, root), _limit(opts, timeout)
@@ -284,13 +279,13 @@ class Collectives:
         input_tensors: Tensor | Sequence[Tensor],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Gather every rank's tensor on every rank, into n tensors."""
         pieces = _nested(output_tensors, "all_gather")
         input = _only(input_tensors, "all_gather")
         return self._allgather(pieces, input, _limit(opts, timeout))
 
-    def _allgather(self, pieces: list[Tensor], input: Tensor, limit: float | None) -> Work:
+    def _allgather(self, pieces: list[Tensor], input: Tensor, limit: float | None) -> AsyncWork:
         self._check_count("all_gather", "output", pieces)
         self._check_alike("all_gather", input, pieces)
         return self._move("all_gather", [input], pieces, limit=limit)
@@ -300,7 +295,7 @@ class Collectives:
         output_lists: Sequence[Sequence[Tensor]],
         input_list: Sequence[Tensor],
         opts: Any = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Several `allgather` that are waited for together; `output_lists[r]` is rank r's list."""
         self._check_count("all_gather_coalesced", "output", output_lists)
         limit = _limit(opts)
@@ -316,7 +311,7 @@ class Collectives:
         input: Tensor,
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Gather every rank's tensor on every rank, into one tensor of n pieces."""
         self._check_ratio("all_gather", whole=output, piece=input)
         return self._move("all_gather", [input], [output], limit=_limit(opts, timeout))
@@ -325,7 +320,7 @@ class Collectives:
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
+    ) -> AsyncWork:
         """Several `all_gather_single` that are waited for together."""
         pairs = zip(outputs, inputs, strict=True)
         works = [self.all_gather_single(output, input, opts) for output, input in pairs]
@@ -341,7 +336,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Gather every rank's tensor at the root, into n tensors; others pass no outputs."""
         input = _only(input_tensors, "gather")
         destination = _root(opts, root)
@@ -355,7 +350,7 @@ class Collectives:
         limit = _limit(opts, timeout)
         return self._move("gather", [input], pieces, root=destination, limit=limit)
 
-    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> AsyncWork:
         """Gather every rank's tensor at the root, into one tensor of n pieces."""
         destination = _root(opts, None)
         outputs = []
@@ -374,7 +369,7 @@ class Collectives:
         timeout: timedelta | None = None,
         *,
         root: int | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Give piece r of the root's n tensors to rank r; others pass no inputs."""
         output = _only(output_tensors, "scatter")
         source = _root(opts, root)
@@ -394,7 +389,7 @@ class Collectives:
         input_tensors: Sequence[Tensor],
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Send tensor r of the inputs to rank r; what comes from it is output r. Any shapes."""
         outputs, inputs = _as_list(output_tensors), _as_list(input_tensors)
         self._check_count("all_to_all", "output", outputs)
@@ -409,7 +404,7 @@ class Collectives:
         input_split_sizes: Sequence[int] | None = None,
         opts: Any = None,
         timeout: timedelta | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Exchange slices of the first dimension, of equal size unless sizes are given."""
         self._check_dtypes("all_to_all", output, input)
         arguments = arguments_for(input)
@@ -448,7 +443,7 @@ class Collectives:
             address += size * row_bytes
         return slices
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> AsyncWork:
         """Pass when every rank has arrived."""
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
@@ -472,7 +467,7 @@ class Collectives:
 
     # ---------------------------------------------------------------- point to point
 
-    def send(self, tensors: Tensor | Sequence[Tensor], destination: int, tag: int = 0) -> Work:
+    def send(self, tensors: Tensor | Sequence[Tensor], destination: int, tag: int = 0) -> AsyncWork:
         """Send a tensor to a rank of the group, which receives it with the same tag."""
         tensor = _only(tensors, "send")
         arguments = arguments_for(tensor)
@@ -480,17 +475,17 @@ class Collectives:
         dtype = movable_name(tensor.dtype)
         return self._start("send", dtype, "sum", arguments, [tensor], peer=destination, tag=tag)
 
-    def recv(self, tensors: Tensor | Sequence[Tensor], source: int, tag: int = 0) -> Work:
+    def recv(self, tensors: Tensor | Sequence[Tensor], source: int, tag: int = 0) -> AsyncWork:
         """Receive a tensor from a rank of the group."""
         return self._receive(_only(tensors, "recv"), source, tag)
 
-    def recv_anysource(self, tensors: Tensor | Sequence[Tensor], tag: int = 0) -> Work:
+    def recv_anysource(self, tensors: Tensor | Sequence[Tensor], tag: int = 0) -> AsyncWork:
         """Receive a tensor from whichever rank sends one first with this tag."""
         return self._receive(_only(tensors, "recv"), None, tag)
 
     recvAnysource = recv_anysource  # noqa: N815 - the name that C++ looks up
 
-    def _receive(self, tensor: Tensor, source: int | None, tag: int) -> Work:
+    def _receive(self, tensor: Tensor, source: int | None, tag: int) -> AsyncWork:
         arguments = arguments_for(tensor)
         arguments.add_output(tensor)
         dtype = movable_name(tensor.dtype)
@@ -502,7 +497,7 @@ class Collectives:
         """Collect the works of the operations that follow, until `end_coalescing`."""
         self._batch = []
 
-    def end_coalescing(self, device: Any = None) -> Work:
+    def end_coalescing(self, device: Any = None) -> AsyncWork:
         """Return one work for all operations since `start_coalescing`."""
         works, self._batch = self._batch or [], None
         return GroupedWork(works, [tensor for work in works for tensor in work._outputs])
@@ -520,7 +515,7 @@ class Collectives:
         *,
         root: int = 0,
         limit: float | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Start a collective that reduces nothing."""
         first = inputs[0] if inputs else outputs[0]
         self._check_dtypes(collective, *inputs, *outputs)
@@ -544,7 +539,7 @@ class Collectives:
         peer: int | None = None,
         tag: int = 0,
         limit: float | None = None,
-    ) -> Work:
+    ) -> AsyncWork:
         """Hand an operation to the engine, on the host at once, on a device behind its copies."""
         is_point_to_point = collective in _POINT_TO_POINT
         path = None if is_point_to_point else CONTEXT.path
@@ -564,7 +559,7 @@ class Collectives:
             )
 
         lineage = None if is_point_to_point else (channel, next(channel.numbers))
-        work: Any
+        work: AsyncWork
         if isinstance(arguments, DeviceArguments):
             if self._submissions is None:
                 self._submissions = OrderedJobs()
@@ -581,8 +576,7 @@ class Collectives:
                 work = OperationWork(handle, outputs, lineage, arguments.kept)
         if self._batch is not None:
             self._batch.append(work)
-        started: Work = work
-        return started
+        return work
 
     # ---------------------------------------------------------------- checks
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed import ReduceOp
 
@@ -34,15 +36,17 @@ MOVABLE: dict[torch.dtype, str] = {
 }
 """The name under which each dtype travels where nothing is reduced: any type of whole elements."""
 
-OPERATORS: dict[ReduceOp.RedOpType, str] = {
-    ReduceOp.RedOpType.SUM: "sum",
-    ReduceOp.RedOpType.AVG: "avg",
-    ReduceOp.RedOpType.MIN: "min",
-    ReduceOp.RedOpType.MAX: "max",
-    ReduceOp.RedOpType.PRODUCT: "product",
-    ReduceOp.RedOpType.BAND: "band",
-    ReduceOp.RedOpType.BOR: "bor",
-    ReduceOp.RedOpType.BXOR: "bxor",
+_KINDS: Any = ReduceOp.RedOpType  # To mypy an empty enumeration.
+
+OPERATORS: dict[Any, str] = {
+    _KINDS.SUM: "sum",
+    _KINDS.AVG: "avg",
+    _KINDS.MIN: "min",
+    _KINDS.MAX: "max",
+    _KINDS.PRODUCT: "product",
+    _KINDS.BAND: "band",
+    _KINDS.BOR: "bor",
+    _KINDS.BXOR: "bxor",
 }
 """The engine's name of each reduce operator; `PREMUL_SUM` is a scaling and then a sum."""
 
@@ -94,7 +98,7 @@ def operator_name(operator: ReduceOp | ReduceOp.RedOpType) -> str:
     ValueError
         If the operator has none.
     """
-    kind = getattr(operator, "op", operator)
+    kind: Any = getattr(operator, "op", operator)
     try:
         return OPERATORS[kind]
     except KeyError:
@@ -103,7 +107,7 @@ def operator_name(operator: ReduceOp | ReduceOp.RedOpType) -> str:
 
 def premultiplier(operator: ReduceOp | ReduceOp.RedOpType) -> float | torch.Tensor | None:
     """Return the factor of a `PREMUL_SUM` operator, `None` for any other."""
-    if getattr(operator, "op", operator) != ReduceOp.RedOpType.PREMUL_SUM:
+    if getattr(operator, "op", operator) != _KINDS.PREMUL_SUM:
         return None
     if not isinstance(operator, ReduceOp):
         raise ValueError("PREMUL_SUM needs a factor: torch.distributed._make_nccl_premul_sum(...)")

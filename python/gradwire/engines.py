@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from gradwire._native import Communicator, Engine
 
@@ -107,7 +107,7 @@ def _fresh_store(store: Any, rank: int) -> Any:
     number of engines that this rank has started on it; all ranks start equally many.
     """
     generation = store.add(f"gradwire/engines/{rank}", 1)
-    fresh = dist.PrefixStore(f"gradwire/{generation}", store)
+    fresh = PrefixStore(f"gradwire/{generation}", store)
     try:
         return fresh.clone()
     except (RuntimeError, AttributeError):

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, ProcessGroup
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup
 
 from gradwire._native import Communicator
 from gradwire.collectives import Collectives
@@ -120,7 +119,7 @@ class _Group(Collectives):
         return BACKEND_NAME
 
 
-class GradwireProcessGroup(_Group, ProcessGroup):
+class GradwireProcessGroup(_Group, ProcessGroup):  # type: ignore[misc]
     """A process group all of whose devices are served by gradwire."""
 
     def __init__(
@@ -140,10 +139,13 @@ class GradwireProcessGroup(_Group, ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return _DEVICES if torch.cuda.is_available() else _DEVICES[:1]
 
-    def _get_backend(self, device: Any = None) -> GradwireProcessGroup:
+    # A process group is its own backend; callers look for methods that both kinds have.
+    def _get_backend(self, device: Any = None) -> Any:
         return self
 
-    get_backend = _get_backend
+    def get_backend(self, device: Any = None) -> Any:
+        """Return this group, which serves all devices."""
+        return self
 
     def _get_backend_name(self) -> str:
         return BACKEND_NAME
@@ -173,7 +175,7 @@ class GradwireProcessGroup(_Group, ProcessGroup):
     setGroupDesc = _set_group_desc  # noqa: N815 - the name that C++ looks up
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         """The group's name."""
         return self._name
 
@@ -215,7 +217,7 @@ class GradwireProcessGroup(_Group, ProcessGroup):
             name,
             [self._ranks[rank] for rank in new_ranks],
             new_ranks.index(self._group_rank),
-            dist.PrefixStore(f"{name}/", self._store),
+            PrefixStore(f"{name}/", self._store),
             timeout,
         )
         group._set_group_desc(group_desc or f"{self._description}:split")

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import Work
 
 from gradwire.element_types import operator_name
-from gradwire.work import GroupedWork
+from gradwire.work import AsyncWork, GroupedWork
 
 if TYPE_CHECKING:
     from gradwire.collectives import Collectives
 
 
-def reduce_sparse(group: Collectives, tensor: Tensor, operator: Any) -> Work:
+def reduce_sparse(group: Collectives, tensor: Tensor, operator: Any) -> AsyncWork:
     """Sum a sparse COO tensor over all ranks, in place.
 
     Every rank gathers the entries of all ranks: their count first, then indices and values,

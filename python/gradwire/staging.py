@@ -103,7 +103,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the device's stream for copies from and to the host."""
     stream = _streams.get(device)
     if stream is None:
-        stream = _streams.setdefault(device, torch.cuda.Stream(device))
+        stream = _streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
     return stream
 
 

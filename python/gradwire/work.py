@@ -28,9 +28,10 @@ def _seconds(timeout: timedelta | None) -> float | None:
     return timeout.total_seconds()
 
 
-class _FutureWork(Work):
+class AsyncWork(Work):
     """A work whose future is completed by a thread that waits for it."""
 
+    _outputs: list[Any]
     _future: OperationFuture | None = None
     _lineage: tuple[Channel, int] | None = None
 
@@ -77,10 +78,11 @@ class _FutureWork(Work):
         self.wait()
 
     def exception(self) -> BaseException | None:
+        """Return what made the operation fail, `None` as long as nothing did."""
         raise NotImplementedError
 
 
-class OperationWork(_FutureWork):
+class OperationWork(AsyncWork):
     """One operation on memory that the engine reads and writes directly.
 
     Parameters
@@ -202,7 +204,7 @@ class StagedWork(OperationWork):
         return True
 
 
-class DeviceWork(_FutureWork):
+class DeviceWork(AsyncWork):
     """An operation on device memory, staged through pinned host memory.
 
     The engine is handed the operation once the copy to the host is done, on a thread that keeps
@@ -306,7 +308,7 @@ class DeviceWork(_FutureWork):
             super()._complete(future)
 
 
-class GroupedWork(_FutureWork):
+class GroupedWork(AsyncWork):
     """Several operations that are waited for together.
 
     Parameters
@@ -317,7 +319,7 @@ class GroupedWork(_FutureWork):
         The tensors that hold the results.
     """
 
-    def __init__(self, works: Sequence[_FutureWork], outputs: list[Any]) -> None:
+    def __init__(self, works: Sequence[AsyncWork], outputs: list[Any]) -> None:
         Work.__init__(self)
         self._lineage = works[0]._lineage if works else None
         self._works = works

@@ -296,15 +296,24 @@ class TestEvents:
         assert follower.read() == [{"event": "b"}]
         assert follower.events == [{"event": "a"}, {"event": "b"}]
 
+    STARTED: dict[str, Any] = {"event": "started", "at": 1.0}  # noqa: RUF012
+    STEP: dict[str, Any] = {"event": "step", "step": 7, "at": 2.0}  # noqa: RUF012
+
     def test_a_killed_rank_comes_before_those_that_noticed(self) -> None:
-        started = {"event": "started", "at": 1.0}
-        step = {"event": "step", "step": 7, "at": 2.0}
         lost = {"event": "failed", "error": "lost rank 1", "at": 3.0}
-        findings = diagnose([[started, step, lost], [started, step]], ["rank 1 was killed"])
-        assert findings == [
-            "rank 1 ended without a word after step 7: killed, or crashed",
+        ranks = [[self.STARTED, self.STEP, lost], [self.STARTED, self.STEP]]
+        endings = ["rank 0 exited with status 1", "rank 1 was ended by SIGKILL"]
+        assert diagnose(ranks, endings) == [
+            "rank 1 was ended by SIGKILL after step 7",
             "rank 0 failed after step 7: lost rank 1",
-            "rank 1 was killed",
+        ]
+
+    def test_those_that_the_lab_ended_are_not_blamed(self) -> None:
+        ranks = [[self.STARTED, self.STEP], [self.STARTED]]
+        said = ["gradwire lab exited with status 1", "rank 1 on host 1 was ended by SIGKILL"]
+        assert diagnose(ranks, said) == [
+            "rank 1 was ended by SIGKILL before its first step",
+            "gradwire lab exited with status 1",
         ]
 
     def test_ranks_that_never_started_are_not_called_killed(self) -> None:
@@ -324,6 +333,13 @@ class TestJob:
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
+
+    def test_repeats_what_the_lab_said_about_a_rank(self, tmp_path: Path) -> None:
+        program = [sys.executable, "-c", "print('gradwire lab: rank 2 on host 2 was ended')"]
+        with Job(over_loopback(1, program), tmp_path / "output.log") as job:
+            while job.running():
+                time.sleep(0.02)
+            assert job.failures() == ["rank 2 on host 2 was ended"]
 
     def test_names_the_rank_that_failed(self, tmp_path: Path) -> None:
         program = [

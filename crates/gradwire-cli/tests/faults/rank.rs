@@ -1,5 +1,6 @@
 //! A rank: all-reduces until something happens, says what, and goes on with the ranks that remain.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub const ROLE: &str = "GRADWIRE_TEST_ROLE";
 
 /// Rounds before a rank says that it is ready.
 const ROUNDS_TO_BE_READY: usize = 3;
+/// Rounds between two looks at whether it is time to leave.
+const ROUNDS_BETWEEN_LOOKS: usize = 20;
 
 /// What a rank is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,8 +29,8 @@ pub struct Role {
     pub lost: Vec<u32>,
     /// Where the store is, if no rank serves it.
     pub store: Option<String>,
-    /// Leave in good order after this number of rounds.
-    pub rounds: Option<usize>,
+    /// Leave in good order once there is such a file.
+    pub until: Option<PathBuf>,
 }
 
 /// What a rank says.
@@ -112,18 +115,31 @@ fn store(place: &JobEnvironment, role: &Role) -> Result<Served, String> {
     Ok((Arc::new(TcpStore::connect(address, Duration::from_secs(10))?), None))
 }
 
-/// All-reduces until one fails; `None` if all rounds are done.
+/// All-reduces until one fails; `None` if it is time to leave.
 fn rounds(world: &Communicator, role: &Role, say: &dyn Fn(Said)) -> Result<Option<Error>, String> {
     let mut tensor = vec![0f32; role.bytes / 4];
-    for round in 0..role.rounds.unwrap_or(usize::MAX) {
+    for round in 0.. {
         if let Err(error) = round_of(world, &mut tensor, round)? {
             return Ok(Some(error));
         }
         if round + 1 == ROUNDS_TO_BE_READY {
             say(Said::Ready);
         }
+        let Some(end) = role.until.as_deref().filter(|_| round % ROUNDS_BETWEEN_LOOKS == 0) else {
+            continue;
+        };
+        if is_time_to_leave(world, end).map_err(|error| error.to_string())? {
+            break;
+        }
     }
     Ok(None)
+}
+
+/// Whether any rank sees the file: all leave after the same round.
+fn is_time_to_leave(world: &Communicator, end: &Path) -> Result<bool, Error> {
+    let mut seen = [u8::from(end.exists())];
+    world.all_reduce(&mut seen, ReduceOp::Max)?;
+    Ok(seen[0] > 0)
 }
 
 fn go_on(engine: &Engine, role: &Role) -> Result<(), String> {

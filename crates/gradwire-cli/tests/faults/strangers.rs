@@ -1,8 +1,10 @@
 //! Ten thousand connections of strangers to the ports of a job at work.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use gradwire::{Store, TcpStore};
@@ -16,15 +18,14 @@ const STRANGERS: usize = 10_000;
 /// Strangers that keep their connection open at once.
 const HELD: usize = 300;
 const RANKS: u32 = 4;
-/// Rounds of the job: it is at work for longer than the strangers come.
-const ROUNDS: usize = 20_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// They come, and nothing happens to the job.
 pub fn come() {
     let turn = turn::take();
     let all: Vec<u32> = (0..RANKS).collect();
-    let role = Role { bytes: 4 << 10, lost: vec![], store: None, rounds: Some(ROUNDS) };
+    let end = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("end-{}", std::process::id()));
+    let role = Role { bytes: 4 << 10, lost: vec![], store: None, until: Some(end.clone()) };
     let mut job = Job::start(Place::Local("tcp"), RANKS, role, &[]);
     job.each_says(&all, "are ready", PATIENCE, |said| matches!(said, Said::Ready));
     let ports = ports(&job);
@@ -38,7 +39,9 @@ pub fn come() {
             held.pop_front();
         }
     }
+    fs::write(&end, "").unwrap();
     job.each_says(&all, "finish", PATIENCE, |said| matches!(said, Said::Finished));
+    fs::remove_file(&end).unwrap();
     drop(turn);
 }
 
@@ -61,7 +64,7 @@ fn babble(stream: &mut TcpStream, number: usize) {
         0 => stream.write_all(&noise),
         1 => stream.write_all(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"),
         // Half a greeting, or a single byte, and then nothing.
-        2 => stream.write_all(&[b"gradwire", &noise[..20]].concat()),
+        2 => stream.write_all(&[b"GWIRE\x01", &noise[..20]].concat()),
         3 => stream.write_all(b"g"),
         _ => Ok(()),
     };

@@ -1,0 +1,47 @@
+//! Engines of several ranks in one process, over real wires.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gradwire::{Communicator, Engine, EngineConfig, StoreServer, TcpStore};
+
+/// Both wires.
+pub const WIRES: [&str; 2] = ["shm", "tcp"];
+
+/// Runs `body` on every rank, each a thread with an engine of its own; they leave together.
+pub fn job(ranks: u32, settings: &[(&str, &str)], body: impl Fn(&Engine, &Communicator) + Sync) {
+    let server = StoreServer::start("127.0.0.1:0").unwrap();
+    let address = server.address().to_string();
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let (address, body) = (&address, &body);
+            scope.spawn(move || {
+                let engine = start(rank, ranks, address, settings);
+                let world = engine.world().unwrap();
+                body(&engine, &world);
+                let leaving = engine.communicator("leaving", world.members()).unwrap();
+                // Members that have left already are no failure of the test.
+                let _ = leaving.barrier();
+                drop((world, leaving));
+                engine.shutdown(Duration::from_secs(1));
+            });
+        }
+    });
+}
+
+/// One rank's engine.
+fn start(rank: u32, ranks: u32, store: &str, settings: &[(&str, &str)]) -> Engine {
+    let mut config = EngineConfig {
+        rank,
+        world_size: ranks,
+        local_world_size: ranks,
+        timeout: Duration::from_secs(30),
+        interfaces: Some("lo".to_owned()),
+        ..EngineConfig::default()
+    };
+    for (name, value) in settings {
+        config.set(name, value).unwrap();
+    }
+    let store = TcpStore::connect(store, Duration::from_secs(5)).unwrap();
+    Engine::start(config, Arc::new(store)).unwrap()
+}

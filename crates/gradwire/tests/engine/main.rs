@@ -1,0 +1,10 @@
+//! The engine as its callers see it: ranks are threads of one process with an engine each.
+
+mod collectives;
+mod concurrency;
+mod endings;
+mod job;
+mod messages;
+mod mismatches;
+mod requests;
+mod values;
