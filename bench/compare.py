@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ LAB_RATE = "1gbit"
 def main() -> int:
     """Measure what was asked for and write it down."""
     options = arguments()
-    record = Record(rounds=options.rounds)
+    record = Record(rounds=options.rounds, load=others_load())
     sizes = QUICK_SIZES if options.quick else SIZES
     parts: dict[str, Callable[[], None]] = {
         "shm": lambda: shared_memory(record, options.gradwire, sizes),
@@ -61,6 +63,20 @@ def main() -> int:
     for target in record.targets():
         say(f"{target.verdict():9} {target.text}: {target.measured}")
     return 1 if record.has_gradwire_failed else 0
+
+
+def others_load() -> float:
+    """Measure how many cores other programs keep busy at this moment."""
+    before = idle_seconds()
+    start = time.monotonic()
+    time.sleep(2)
+    share = (idle_seconds() - before) / (time.monotonic() - start)
+    return max((os.cpu_count() or 1) - share, 0.0)
+
+
+def idle_seconds() -> float:
+    """Read for how long cores have been idle, all of them together."""
+    return float(Path("/proc/uptime").read_text().split()[1])
 
 
 def arguments() -> argparse.Namespace:

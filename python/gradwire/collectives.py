@@ -188,7 +188,7 @@ class Collectives:
             tensor.mul_(factor)
         name = "sum" if factor is not None else operator_name(operator)
         elements = _reducible(tensor, name)
-        dtype = reducible_name(elements.dtype, name)
+        dtype = reducible_name(elements.dtype)
         arguments = arguments_for(tensor)
         arguments.add_in_place(elements)
         return self._start(collective, dtype, name, arguments, [tensor], root=root, limit=limit)
@@ -244,7 +244,7 @@ class Collectives:
         name = "sum" if factor is not None else operator_name(operator)
         self._check_dtypes("reduce_scatter", output, *inputs)
         elements = _reducible(output, name)
-        dtype = reducible_name(elements.dtype, name)
+        dtype = reducible_name(elements.dtype)
         arguments = arguments_for(output)
         for input in inputs:
             arguments.add_input(_reducible(input, name))

@@ -50,7 +50,6 @@ OPERATORS: dict[Any, str] = {
 }
 """The engine's name of each reduce operator; `PREMUL_SUM` is a scaling and then a sum."""
 
-BITWISE = frozenset({"band", "bor", "bxor"})
 LINEAR = frozenset({"sum", "avg"})
 
 
@@ -71,13 +70,13 @@ def movable_name(dtype: torch.dtype) -> str:
         ) from None
 
 
-def reducible_name(dtype: torch.dtype, operator: str) -> str:
-    """Return the engine's name of `dtype`, checked to be reducible with `operator`.
+def reducible_name(dtype: torch.dtype) -> str:
+    """Return the engine's name of `dtype`, for reductions.
 
     Raises
     ------
     TypeError
-        If the engine has no reduction for this type, or not with this operator.
+        If the engine has no reduction for this type.
     """
     name = REDUCIBLE.get(dtype)
     if name is None:
@@ -85,8 +84,6 @@ def reducible_name(dtype: torch.dtype, operator: str) -> str:
             f"gradwire can't reduce tensors of {dtype}; convert the tensor to one of "
             f"{', '.join(str(known) for known in REDUCIBLE)}"
         )
-    if operator in BITWISE and dtype.is_floating_point:
-        raise TypeError(f"the bitwise operator {operator} is not defined for {dtype}")
     return name
 
 

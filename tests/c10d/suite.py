@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import unittest
+from typing import Any
 from unittest import mock
 
 import torch.multiprocessing
@@ -52,7 +53,7 @@ def _prepare(backend: str) -> str:
 
 
 def _load_suite(backend: str) -> type:
-    """Import the suite with `BACKEND` bound to `backend`, an object that `os.environ` can't hold."""
+    """Import the suite with `BACKEND` bound to `backend`, which no environment can hold."""
     with mock.patch.object(os, "environ", {**os.environ, "BACKEND": backend}):
         from torch.testing._internal.distributed import distributed_test
     return distributed_test  # type: ignore[return-value]
@@ -89,13 +90,13 @@ class _Outcome(unittest.TestResult):
     outcome = "passed"
     detail = ""
 
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
         self.outcome, self.detail = "skipped", reason
 
-    def addError(self, test, err) -> None:  # type: ignore[no-untyped-def]
+    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
         self.outcome, self.detail = "failed", self._exc_info_to_string(err, test)
 
-    addFailure = addError
+    addFailure = addError  # noqa: N815
 
 
 def run_test(name: str) -> dict[str, object]:

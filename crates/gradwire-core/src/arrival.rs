@@ -257,13 +257,12 @@ impl Core {
         let limit = tiles.saturating_mul(2).saturating_add(operations.saturating_mul(2));
         let budget = self.config.early_budget_bytes;
         let state = &mut self.peers[peer as usize];
-        state.early_frames += 1;
-        if header.kind == FrameKind::Data {
-            state.early_held += header.payload_bytes;
-        }
-        if state.early_frames > limit || state.early_held > budget {
+        let held = state.early_held.saturating_add(header.payload_bytes);
+        if state.early_frames >= limit || held > budget {
             return Err("more early frames than any rank may send".to_owned());
         }
+        state.early_frames += 1;
+        state.early_held = held;
         let token = (header.kind == FrameKind::Data).then(|| self.new_hold(HoldTarget::Early));
         self.early.entry(key).or_default().frames.push((peer, *header, token));
         Ok(token.map_or(Arrival::Control, Arrival::Hold))

@@ -353,7 +353,7 @@ impl Core {
         submission: Submission,
     ) -> Result<OperationId, SubmitError> {
         self.now = now;
-        if self.operations.len() >= self.config.max_operations {
+        if !self.has_room() {
             return Err(SubmitError::Full(self.config.max_operations));
         }
         let Submission { group: id, plan, tag, deadline } = submission;
@@ -697,6 +697,11 @@ impl Core {
     pub(crate) fn describe(&self, operation: &Operation) -> String {
         let name = self.groups.get(&operation.group).map_or("?", |group| &group.name);
         format!("{} #{} of group '{name}'", operation.plan.descriptor, operation.sequence)
+    }
+
+    /// Whether one more operation may be in flight.
+    pub fn has_room(&self) -> bool {
+        self.operations.len() < self.config.max_operations
     }
 
     /// Number of operations in flight.

@@ -22,6 +22,8 @@ pub struct Occupancy {
     pub completions: usize,
     /// Send steps that wait for budget for early data.
     pub starved: usize,
+    /// What operations in flight expect of peers, one for each operation and peer.
+    pub expectations: usize,
 }
 
 /// The account of early data with one peer, in bytes (headers included) modulo 2^32.
@@ -50,6 +52,7 @@ impl Core {
             work: self.work.len(),
             completions: self.completions.len(),
             starved: self.peers.iter().map(|peer| peer.starved.len()).sum(),
+            expectations: self.peers.iter().map(|peer| peer.interest as usize).sum(),
         }
     }
 

@@ -50,6 +50,9 @@ pub(crate) fn address_host(lab: &Lab, host: usize) -> String {
         let (address, interface) = (Lab::address(host, nic), interface(nic));
         lines.push(format!("address add {address}/24 brd + dev {interface}"));
         lines.push(format!("link set dev {interface} up"));
+        // The kernel notes a new carrier some time later, unless it is asked. Until then a rank
+        // would take the interface for an unplugged one.
+        lines.push(format!("link show dev {interface}"));
     }
     lines.join("\n")
 }

@@ -4,7 +4,8 @@ use gradwire_schedule::{Algorithm, Collective};
 
 /// Largest all-reduce that is done in one hop, in bytes over all peers together.
 const ONE_SHOT_BYTES: usize = 64 << 10;
-/// Most ranks that exchange chunks each with each; beyond it messages get small and many.
+/// Most ranks that exchange chunks each with each; beyond it messages get small and many, and so do
+/// connections, which are made on first use: a job of hundreds must not begin with all to all.
 const DIRECT_RANKS: usize = 8;
 /// Smallest tensor per rank for which a pipeline through all ranks beats a logarithm of steps.
 const RING_BYTES_PER_RANK: usize = 16 << 10;
@@ -15,7 +16,9 @@ const RING_BYTES_PER_RANK: usize = 16 << 10;
 /// move the same bytes.
 pub(crate) fn choose(collective: Collective, bytes: usize, ranks: usize) -> Algorithm {
     match collective {
-        Collective::AllReduce if bytes * (ranks - 1) <= ONE_SHOT_BYTES => Algorithm::OneShot,
+        Collective::AllReduce if ranks <= DIRECT_RANKS && bytes * (ranks - 1) <= ONE_SHOT_BYTES => {
+            Algorithm::OneShot
+        }
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
             if ranks <= DIRECT_RANKS {
                 Algorithm::Direct
@@ -25,6 +28,7 @@ pub(crate) fn choose(collective: Collective, bytes: usize, ranks: usize) -> Algo
                 Algorithm::HalvingDoubling
             }
         }
+        Collective::Barrier if ranks > DIRECT_RANKS => Algorithm::HalvingDoubling,
         Collective::Reduce { .. } | Collective::Broadcast { .. } if ranks > 2 => Algorithm::Tree,
         _ => Algorithm::Direct,
     }

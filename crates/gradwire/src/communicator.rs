@@ -175,7 +175,8 @@ impl Communicator {
         self.group.engine.drive_soon();
     }
 
-    /// Starts an operation on the caller's memory.
+    /// Starts an operation on the caller's memory. Waits while as many operations are in flight as
+    /// the engine allows (1024), driving them.
     ///
     /// # Errors
     /// [`Error::Request`] for what can't be, [`Error::Group`] if the group has failed before.
@@ -203,7 +204,7 @@ impl Communicator {
             reduction: ready.reduction,
             finish: (request.op == ReduceOp::Average).then_some(group.size() as u32),
         };
-        let state = group.engine.with_driver(|driver| driver.submit(start))?;
+        let state = group.engine.submit(start)?;
         if !waits_at_once && !state.is_done() {
             group.engine.drive_soon();
         }
@@ -381,7 +382,31 @@ impl Group {
                 ))
             })
         };
-        Ok((divide("input", &request.input, input)?, divide("output", &request.output, output)?))
+        let input = divide("input", &request.input, input)?;
+        let output = divide("output", &request.output, output)?;
+        self.check_overlaps(request.collective, &input, &output)?;
+        Ok((input, output))
+    }
+
+    /// Output may overlap neither itself nor input, but for this rank's own piece of both.
+    fn check_overlaps(
+        &self,
+        collective: Collective,
+        input: &[Memory],
+        output: &[Memory],
+    ) -> Result<(), Error> {
+        if input.len() + output.len() < 2 {
+            return Ok(());
+        }
+        let own = |pieces: &[Memory]| if pieces.len() == 1 { 0 } else { self.rank as usize };
+        let shared = (input.get(own(input)) == output.get(own(output))).then_some(own(input));
+        let inputs = input.iter().enumerate().filter(|(piece, _)| Some(*piece) != shared);
+        let inputs = inputs.map(|(_, memory)| (memory, false));
+        let ranges = inputs.chain(output.iter().map(|memory| (memory, true)));
+        match first_overlap(ranges.filter(|(memory, _)| memory.bytes > 0)) {
+            None => Ok(()),
+            Some(with) => Err(Error::Request(format!("{}: {with}", collective.name()))),
+        }
     }
 
     fn plan(
@@ -471,6 +496,29 @@ impl Group {
     fn peers_of(&self, plan: &Plan) -> Vec<u32> {
         plan.peers.iter().filter_map(|peer| self.members.get(peer.rank as usize).copied()).collect()
     }
+}
+
+/// The first overlap of ranges of which one at least is output (`true`), in words.
+fn first_overlap<'a>(ranges: impl Iterator<Item = (&'a Memory, bool)>) -> Option<&'static str> {
+    let mut ranges: Vec<(usize, usize, bool)> = ranges
+        .map(|(memory, is_output)| {
+            let start = memory.pointer as usize;
+            (start, start.saturating_add(memory.bytes), is_output)
+        })
+        .collect();
+    ranges.sort_unstable();
+    let (mut inputs_end, mut outputs_end) = (0, 0);
+    for (start, end, is_output) in ranges {
+        if is_output && start < outputs_end {
+            return Some("pieces of the output overlap");
+        }
+        if start < if is_output { inputs_end } else { outputs_end } {
+            return Some("output overlaps with input");
+        }
+        let reached = if is_output { &mut outputs_end } else { &mut inputs_end };
+        *reached = end.max(*reached);
+    }
+    None
 }
 
 fn is_in_place(collective: Collective) -> bool {

@@ -128,6 +128,11 @@ impl Driver {
         self.core.operations_in_flight()
     }
 
+    /// Whether one more operation may be in flight.
+    pub fn has_room(&self) -> bool {
+        self.core.has_room()
+    }
+
     /// Starts an operation and sends what can go at once.
     pub fn submit(&mut self, start: Start) -> Result<Arc<OperationState>, Error> {
         let now = self.now();

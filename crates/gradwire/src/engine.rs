@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gradwire_core::{Config, Core, MAX_PAYLOAD_BYTES};
+use gradwire_core::{Config, Core, Descriptor, MAX_PAYLOAD_BYTES};
 use gradwire_transport::{
     Directory, Doorbell, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep, TcpTuning, Waker,
     discover, select,
@@ -14,7 +14,8 @@ use gradwire_transport::{
 
 use crate::communicator::Group;
 use crate::counters::Counters;
-use crate::driver::Driver;
+use crate::driver::{Driver, Start};
+use crate::wait::OperationState;
 use crate::{Communicator, EngineConfig, Error, Store, TransportChoice};
 
 /// How often the background thread looks after the peers while nothing is in flight.
@@ -242,6 +243,33 @@ impl Shared {
         let mut driver = lock(&self.driver);
         self.submitting.fetch_sub(1, Ordering::SeqCst);
         action(&mut driver)
+    }
+
+    /// Starts an operation as soon as there is room for it.
+    pub fn submit(&self, start: Start) -> Result<Arc<OperationState>, Error> {
+        let (what, timeout) = (start.plan.descriptor, start.timeout);
+        let mut start = Some(start);
+        loop {
+            let submitted = self.with_driver(|driver| {
+                driver.has_room().then(|| driver.submit(start.take().expect("not started yet")))
+            });
+            match submitted {
+                Some(result) => return result,
+                None => self.wait_for_room(&what, timeout)?,
+            }
+        }
+    }
+
+    fn wait_for_room(&self, what: &Descriptor, timeout: Duration) -> Result<(), Error> {
+        let has_room = || lock(&self.driver).has_room();
+        self.wait_until(&has_room, Instant::now().checked_add(timeout));
+        self.check_running()?;
+        if has_room() {
+            return Ok(());
+        }
+        let limit = self.with_driver(|driver| driver.operations_in_flight());
+        let text = format!("{what} was not started: {limit} operations are in flight, the limit");
+        Err(Error::Request(format!("{text}, and none ended within {timeout:?}")))
     }
 
     /// There is something new to drive and its caller will not wait for it at once.

@@ -50,16 +50,24 @@ pub fn job(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn run(args: &Args, place: &JobEnvironment, store: Arc<dyn Store>) -> anyhow::Result<ExitCode> {
-    let engine = Engine::start(config(args, place)?, store).context("bench")?;
-    let world = engine.world().context("bench")?;
-    let wrong = measure_all(args, &engine, &world)?;
-    world.barrier().context("bench: leaving")?;
-    drop(world);
-    engine.shutdown(GRACE);
+    let config = config(args, place)?;
+    // The engine's errors say it all by themselves; their causes would say it again.
+    let wrong = measure_in(args, config, store)
+        .map_err(|error| anyhow!("bench: rank {}: {error}", place.rank))?;
     if wrong > 0 && place.rank == 0 {
         bail!("bench: {wrong} wrong elements");
     }
     Ok(ExitCode::from(u8::from(wrong > 0)))
+}
+
+fn measure_in(args: &Args, config: EngineConfig, store: Arc<dyn Store>) -> anyhow::Result<u64> {
+    let engine = Engine::start(config, store)?;
+    let world = engine.world()?;
+    let wrong = measure_all(args, &engine, &world)?;
+    world.barrier()?;
+    drop(world);
+    engine.shutdown(GRACE);
+    Ok(wrong)
 }
 
 fn config(args: &Args, place: &JobEnvironment) -> anyhow::Result<EngineConfig> {
@@ -92,7 +100,7 @@ fn measure_all(args: &Args, engine: &Engine, world: &Communicator) -> anyhow::Re
     let before = Resident::read();
     let mut wrong = 0;
     for size in sizes {
-        let measurement = bench.measure(size).context("bench")?;
+        let measurement = bench.measure(size)?;
         wrong += measurement.wrong.unwrap_or(0);
         if let Some(report) = &mut report {
             report.add(measurement)?;
@@ -111,7 +119,7 @@ fn places(world: &Communicator) -> anyhow::Result<Vec<Place>> {
     let mut mine = format!("{} {host}", std::process::id()).into_bytes();
     mine.resize(PLACE_BYTES, 0);
     let mut all = vec![0u8; PLACE_BYTES * world.size() as usize];
-    world.all_gather(&mine, &mut all).context("bench: meeting the other ranks")?;
+    world.all_gather(&mine, &mut all)?;
     let read = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let (pid, host) = text.trim_end_matches('\0').split_once(' ').unwrap_or_default();
@@ -128,7 +136,7 @@ fn memory(engine: &Engine, world: &Communicator, before: Resident) -> anyhow::Re
     };
     let growth = Resident::read().peak.saturating_sub(before.now) as i64;
     let mut most = [counter("bytes_held_peak"), counter("bytes_scratch_peak"), growth];
-    world.all_reduce(&mut most, ReduceOp::Max).context("bench: counting memory")?;
+    world.all_reduce(&mut most, ReduceOp::Max)?;
     let [held, scratch, growth] = most.map(|bytes| bytes as u64);
     Ok(Memory { bytes_held_peak: held, bytes_scratch_peak: scratch, resident_growth_bytes: growth })
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use anyhow::Context;
+use anyhow::anyhow;
 use gradwire::{EngineConfig, TransportChoice};
 use serde::Serialize;
 
@@ -107,7 +107,8 @@ impl<'a> Report<'a> {
     /// When it can't be written.
     pub fn begin(&mut self, places: &[Place]) -> anyhow::Result<()> {
         if let Some(path) = &self.args.csv {
-            let file = File::create(path).with_context(|| format!("bench: {}", path.display()))?;
+            let file =
+                File::create(path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
             let mut file = BufWriter::new(file);
             writeln!(
                 file,
@@ -137,9 +138,10 @@ impl<'a> Report<'a> {
         let iterations = args.iterations.map_or("adaptive".to_owned(), |it| it.to_string());
         writeln!(
             out,
-            "# minBytes {} maxBytes {} step: {}(factor) warmup iters: {} iters: {iterations} \
-             validation: {}",
-            args.min_bytes, args.max_bytes, args.factor, args.warm_up, args.check
+            "# {} warmup iters: {} iters: {iterations} validation: {}",
+            self.sizes_in_words(),
+            args.warm_up,
+            args.check
         )?;
         writeln!(out, "#")?;
         writeln!(out, "# Using ranks")?;
@@ -149,6 +151,17 @@ impl<'a> Report<'a> {
         writeln!(out, "#")?;
         writeln!(out, "{}", line(TITLES))?;
         writeln!(out, "{}", line(UNITS))
+    }
+
+    fn sizes_in_words(&self) -> String {
+        let args = self.args;
+        match args.sizes.as_slice() {
+            [] => format!(
+                "minBytes {} maxBytes {} step: {}(factor)",
+                args.min_bytes, args.max_bytes, args.factor
+            ),
+            sizes => format!("sizes {sizes:?}"),
+        }
     }
 
     /// Adds one size.

@@ -127,7 +127,7 @@ fn contribution(
             mixed % ((limit / ranks).min(100) + 1)
         }
         Some(ReduceOp::Sum | ReduceOp::Average) => {
-            usize::from((index + rank) % ranks.div_ceil(limit) == 0)
+            usize::from((index + rank).is_multiple_of(ranks.div_ceil(limit)))
         }
         // At most three twos: 8 is exact in every type.
         Some(ReduceOp::Product) => {

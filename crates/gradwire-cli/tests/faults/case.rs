@@ -111,8 +111,7 @@ impl Case {
         job.inflict(self.fault, self.victim);
         let limit = self.limit();
         let busy = (self.fault == Fault::Kill).then_some(turn);
-        let reports =
-            job.each_says(&survivors, "report", limit + PATIENCE, |it| is_failure(it));
+        let reports = job.each_says(&survivors, "report", limit + PATIENCE, |it| is_failure(it));
         for report in &reports {
             self.judge(&job, report, &lost, began, limit);
         }
@@ -146,11 +145,13 @@ impl Case {
 
     /// Whether a survivor's report names culprit, host and operation, and came in time.
     fn judge(self, job: &Job, report: &Event, lost: &[u32], began: Duration, limit: Duration) {
-        let Said::Failed { culprit, cause, text } = &report.said else {
+        let Said::Failed { culprit, cause, text, round } = &report.said else {
             unreachable!("only failures were asked for")
         };
         let expected = if self.fault == Fault::Kill { "PeerLost" } else { "PeerSilent" };
         let after = report.at.saturating_sub(began);
+        // Where ranks outnumber cores each waits for its turn, and a round says how long.
+        let limit = limit + *round;
         let named = lost.iter().find(|rank| Some(**rank) == *culprit);
         let problem = if after > limit {
             format!("after {after:?} instead of {limit:?}")

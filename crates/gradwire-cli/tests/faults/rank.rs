@@ -38,8 +38,8 @@ pub struct Role {
 pub enum Said {
     /// It goes round and round.
     Ready,
-    /// An operation has failed.
-    Failed { culprit: Option<u32>, cause: Option<String>, text: String },
+    /// An operation has failed, after rounds of which the last took so long.
+    Failed { culprit: Option<u32>, cause: Option<String>, text: String, round: Duration },
     /// The group of those that remain works.
     Survived,
     /// All rounds were right.
@@ -90,8 +90,9 @@ fn work(place: &JobEnvironment, role: &Role, say: &dyn Fn(Said)) -> Result<(), S
             world.barrier().map_err(|error| error.to_string())?;
             say(Said::Finished);
         }
-        Some(error) => {
+        Some((error, round)) => {
             say(Said::Failed {
+                round,
                 culprit: error.culprit(),
                 cause: error.cause().map(|cause| format!("{cause:?}")),
                 text: error.to_string(),
@@ -115,13 +116,19 @@ fn store(place: &JobEnvironment, role: &Role) -> Result<Served, String> {
     Ok((Arc::new(TcpStore::connect(address, Duration::from_secs(10))?), None))
 }
 
+/// An error, and how long the last round before it took.
+type Failed = (Error, Duration);
+
 /// All-reduces until one fails; `None` if it is time to leave.
-fn rounds(world: &Communicator, role: &Role, say: &dyn Fn(Said)) -> Result<Option<Error>, String> {
+fn rounds(world: &Communicator, role: &Role, say: &dyn Fn(Said)) -> Result<Option<Failed>, String> {
     let mut tensor = vec![0f32; role.bytes / 4];
+    let mut took = Duration::ZERO;
     for round in 0.. {
+        let began = now();
         if let Err(error) = round_of(world, &mut tensor, round)? {
-            return Ok(Some(error));
+            return Ok(Some((error, took)));
         }
+        took = now() - began;
         if round + 1 == ROUNDS_TO_BE_READY {
             say(Said::Ready);
         }

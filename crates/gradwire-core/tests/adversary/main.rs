@@ -8,6 +8,8 @@
 //! `GRADWIRE_SEEDS=n` runs so many seeds; `GRADWIRE_SEED=n` runs that one alone and shows all that
 //! happens.
 
+mod delivery;
+mod faults;
 mod judge;
 mod network;
 mod rank;
@@ -67,6 +69,7 @@ fn right_or_an_error_that_names_the_culprit() {
                         return;
                     }
                     if let Some(failure) = failure_of(seed) {
+                        eprintln!("{failure}");
                         failures.lock().expect("no one panics with it").push(failure);
                     }
                 }

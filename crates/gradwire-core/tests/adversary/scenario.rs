@@ -9,6 +9,8 @@ use rand::{Rng, SeedableRng};
 
 pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MILLISECOND;
+/// After so long the kernel gives up a connection on which nothing answers.
+pub const KEEPALIVE: u64 = 60 * SECOND;
 
 /// All that is drawn from a seed before the run.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Scenario {
     pub depth: usize,
     /// Longest pause before a rank submits its next operation.
     pub pace: u64,
+    /// Longest time until a rank makes a group known and begins with it.
+    pub stagger: u64,
     /// From submission to deadline.
     pub timeout: u64,
     pub fault: Fault,
@@ -177,6 +181,7 @@ impl Scenario {
             groups: Vec::new(),
             depth: *[1, 2, 4, 100].choose(rng).expect("not empty"),
             pace: delay * *[0, 1, 5].choose(rng).expect("not empty"),
+            stagger: delay * *[1, 1, 50].choose(rng).expect("not empty"),
             timeout: 100 * SECOND,
             fault: Fault::None,
             removes_groups: rng.random_bool(0.3),
@@ -252,6 +257,7 @@ impl Scenario {
         self.depth = 100;
         self.config.max_operations = 1024;
         self.pace = self.pace.min(MILLISECOND);
+        self.stagger = self.stagger.min(MILLISECOND);
         self.network.delay = self.network.delay.min(MILLISECOND);
         self.network.reaction = self.network.reaction.min(MILLISECOND);
         Fault::NeverPosts { rank, group, item }

@@ -4,9 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::Hasher;
 
-use gradwire_core::{
-    Arrival, Config, Core, FrameKind, Header, Outgoing, Source, Submission, SubmitError, Time,
-};
+use gradwire_core::{Config, Core, Submission, SubmitError, Time};
 use gradwire_reduce::{DataType, ReduceOp};
 use gradwire_schedule::{Algorithm, Collective};
 use rand::rngs::StdRng;
@@ -14,16 +12,16 @@ use rand::{Rng, SeedableRng};
 use rustc_hash::FxHasher;
 
 use crate::judge::Judge;
-use crate::network::{Frame, FrameId, Landing, Lane, LaneId, LaneState, TileSource, Wires};
+use crate::network::{FrameId, Landing, LaneId, LaneState, TileSource, Wires};
 use crate::rank::{Condition, Rank, Running, Thread};
 use crate::request::{ItemId, requests};
-use crate::scenario::{Call, Fault, GroupPlan, Item, MILLISECOND, SECOND, Scenario};
+use crate::scenario::{Call, Fault, GroupPlan, Item, SECOND, Scenario};
 
 /// No run needs as many events; one that does is going around in circles.
 const MAX_EVENTS: u64 = 4_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub enum Event {
     Wake(u32),
     Header(LaneId, FrameId),
     Payload(LaneId, FrameId),
@@ -41,16 +39,16 @@ pub struct Simulation {
     pub now: u64,
     pub ranks: Vec<Rank>,
     pub wires: Wires,
-    judge: Judge,
-    rng: StdRng,
-    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    next_number: u64,
+    pub judge: Judge,
+    pub rng: StdRng,
+    pub queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub next_number: u64,
     /// Tiles whose lane has yet to report them sent.
-    unsent: std::collections::BTreeMap<FrameId, TileSource>,
-    tracing: bool,
-    hash: FxHasher,
-    events: u64,
-    survivors_meet: bool,
+    pub unsent: std::collections::BTreeMap<FrameId, TileSource>,
+    pub tracing: bool,
+    pub hash: FxHasher,
+    pub events: u64,
+    pub survivors_meet: bool,
 }
 
 impl Simulation {
@@ -108,7 +106,7 @@ impl Simulation {
         self.hash.finish()
     }
 
-    fn note(&mut self, event: Event) {
+    pub fn note(&mut self, event: Event) {
         self.hash.write_u64(self.now);
         match event {
             Event::Wake(rank) => self.hash.write_u32(rank),
@@ -127,18 +125,18 @@ impl Simulation {
         }
     }
 
-    fn trace(&self, text: impl FnOnce() -> String) {
+    pub fn trace(&self, text: impl FnOnce() -> String) {
         if self.tracing {
             println!("{:>14.6} ms  {}", self.now as f64 / 1e6, text());
         }
     }
 
-    fn schedule(&mut self, at: u64, event: Event) {
+    pub fn schedule(&mut self, at: u64, event: Event) {
         self.next_number += 1;
         self.queue.push(Reverse((at, self.next_number, event)));
     }
 
-    fn wake_at(&mut self, rank: u32, at: u64) {
+    pub fn wake_at(&mut self, rank: u32, at: u64) {
         let planned = &mut self.ranks[rank as usize].wakes_at;
         if planned.is_none_or(|planned| planned > at) {
             *planned = Some(at);
@@ -146,12 +144,12 @@ impl Simulation {
         }
     }
 
-    fn wake_soon(&mut self, rank: u32) {
+    pub fn wake_soon(&mut self, rank: u32) {
         let reaction = self.rng.random_range(1..=1 + self.scenario.network.reaction);
         self.wake_at(rank, self.now + reaction);
     }
 
-    fn handle(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         match event {
             Event::Wake(rank) => {
                 if self.ranks[rank as usize].wakes_at == Some(self.now) {
@@ -180,12 +178,12 @@ impl Simulation {
     }
 
     /// Whether a frame is still going to arrive.
-    fn arrives(&self, lane: LaneId, frame: FrameId) -> bool {
+    pub fn arrives(&self, lane: LaneId, frame: FrameId) -> bool {
         self.wires.lanes[lane].state == LaneState::Open && self.wires.frames.contains_key(&frame)
     }
 
     /// Handles an event unless the rank stands still; then later, or never.
-    fn when_awake(&mut self, rank: u32, event: Event, handle: impl FnOnce(&mut Self)) {
+    pub fn when_awake(&mut self, rank: u32, event: Event, handle: impl FnOnce(&mut Self)) {
         match self.ranks[rank as usize].condition {
             Condition::Running => handle(self),
             Condition::Frozen(until) if until <= self.now => {
@@ -211,7 +209,7 @@ impl Simulation {
         }
     }
 
-    fn wake(&mut self, rank: u32) {
+    pub fn wake(&mut self, rank: u32) {
         let now = Time(self.now);
         let me = &mut self.ranks[rank as usize];
         if me.core.next_tick().is_some_and(|tick| tick <= now) {
@@ -244,7 +242,7 @@ impl Simulation {
         }
     }
 
-    fn submit(&mut self, rank: u32) -> bool {
+    pub fn submit(&mut self, rank: u32) -> bool {
         let mut any = false;
         for thread in 0..self.ranks[rank as usize].threads.len() {
             any |= self.submit_of(rank, thread);
@@ -252,7 +250,7 @@ impl Simulation {
         any
     }
 
-    fn submit_of(&mut self, rank: u32, number: usize) -> bool {
+    pub fn submit_of(&mut self, rank: u32, number: usize) -> bool {
         let me = &mut self.ranks[rank as usize];
         let thread = &mut me.threads[number];
         if self.now < thread.starts_at {
@@ -320,158 +318,8 @@ impl Simulation {
         any
     }
 
-    /// Hands frames to lanes with room. True if there may be more.
-    fn pump(&mut self, rank: u32) -> bool {
-        let n = self.ranks.len() as u32;
-        let first = self.rng.random_range(0..n);
-        let mut any = false;
-        for peer in (0..n).map(|at| (first + at) % n).filter(|peer| *peer != rank) {
-            while self.ranks[rank as usize].core.has_something_to_send(peer) {
-                let Some(lane) = self.lane_with_room(rank, peer) else { break };
-                let Some(frame) = self.ranks[rank as usize].core.next_send(peer) else { break };
-                self.put_on(lane, frame);
-                any = true;
-            }
-        }
-        any
-    }
-
-    fn lane_with_room(&mut self, from: u32, to: u32) -> Option<LaneId> {
-        let lanes = self.wires.between(from, to);
-        let turn = self.rng.random_range(0..lanes.len());
-        lanes.clone().cycle().skip(turn).take(lanes.len()).find(|lane| {
-            let lane = &self.wires.lanes[*lane];
-            lane.state != LaneState::Closed && lane.frames.len() < self.scenario.network.capacity
-        })
-    }
-
-    fn put_on(&mut self, lane: LaneId, outgoing: Outgoing) {
-        let (payload, source) = match outgoing.source {
-            Source::Empty => (vec![], None),
-            Source::Bytes(bytes) => (bytes.into_vec(), None),
-            Source::Tile { operation, step, tile, slot, offset } => {
-                (vec![], Some(TileSource { operation, step, tile, slot, offset }))
-            }
-        };
-        let has_payload = outgoing.header.payload_bytes > 0;
-        let (from, to) = (self.wires.lanes[lane].from, self.wires.lanes[lane].to);
-        self.trace(|| {
-            format!("rank {from} sends {} to {to} on lane {lane}", show(&outgoing.header))
-        });
-        let frame = self.wires.put(lane, Frame { header: outgoing.header, source, payload });
-        let delay = self.scenario.network.delay * self.wires.lanes[lane].slowness;
-        let busy_until = self.wires.lanes[lane].busy_until;
-        let header_at = busy_until.max(self.now + self.rng.random_range(1..=delay)) + 1;
-        let gap = if has_payload { self.rng.random_range(1..=1 + delay / 4) } else { 1 };
-        let payload_at = header_at + gap;
-        self.wires.lanes[lane].busy_until = payload_at;
-        if self.wires.lanes[lane].state == LaneState::Open {
-            self.schedule(header_at, Event::Header(lane, frame));
-            self.schedule(payload_at, Event::Payload(lane, frame));
-        }
-        if let Some(tile) = source {
-            self.unsent.insert(frame, tile);
-            match self.rng.random_range(0..5) {
-                0 | 1 => self.sent(lane, frame),
-                2 | 3 => {
-                    let at = self.rng.random_range(self.now + 1..=payload_at);
-                    self.schedule(at, Event::Sent(lane, frame));
-                }
-                _ => self.schedule(payload_at + delay, Event::Sent(lane, frame)),
-            }
-        }
-    }
-
-    /// A lane says that a tile's memory is free again.
-    fn sent(&mut self, lane: LaneId, frame: FrameId) {
-        self.take_payload(lane, frame);
-        let Some(tile) = self.unsent.remove(&frame) else { return };
-        let Lane { from, state, .. } = self.wires.lanes[lane];
-        if state != LaneState::Closed {
-            self.ranks[from as usize].core.on_sent(tile.operation, tile.step, tile.tile);
-            self.wake_soon(from);
-        }
-    }
-
-    /// Reads a frame's payload out of its operation's memory, unless that has been done.
-    fn take_payload(&mut self, lane: LaneId, frame: FrameId) {
-        let from = self.wires.lanes[lane].from as usize;
-        let Some(frame) = self.wires.frames.get_mut(&frame) else { return };
-        let Some(tile) = frame.source.take() else { return };
-        let running = self.ranks[from].running_of(tile.operation);
-        let bytes = frame.header.payload_bytes as usize;
-        frame.payload = running.read(tile.slot, tile.offset, tile.tile, bytes);
-    }
-
-    fn header_arrives(&mut self, lane: LaneId, frame: FrameId) {
-        let Lane { from, to, .. } = self.wires.lanes[lane];
-        let bytes = self.wires.frames[&frame].header.encode();
-        let header = Header::decode(&bytes).expect("what a core sends can be read");
-        let now = Time(self.now);
-        let arrival = self.ranks[to as usize].core.on_frame(now, from, &header);
-        self.trace(|| format!("rank {to} gets {} from {from}: {arrival:?}", show(&header)));
-        let arrival = match arrival {
-            Ok(arrival) => arrival,
-            Err(violation) => {
-                let gone = self.ranks[to as usize].core.is_gone(from);
-                assert!(gone, "rank {to} says that {from} broke the protocol: {violation}");
-                self.hang_up(to, from);
-                return;
-            }
-        };
-        let me = &mut self.ranks[to as usize];
-        self.wires.lanes[lane].landing = match arrival {
-            Arrival::Control | Arrival::Discard => Landing::Nothing,
-            Arrival::Apply(placement) => {
-                me.running_of(placement.operation).begin(&placement);
-                Landing::Apply(placement)
-            }
-            Arrival::Hold(token) => {
-                let old = me.holds.insert(token, vec![0xee; header.payload_bytes as usize]);
-                assert!(old.is_none(), "a hold's token is new");
-                Landing::Hold(token)
-            }
-            Arrival::Abort { group } => Landing::Abort(group),
-            Arrival::Goodbye => Landing::Goodbye,
-        };
-        self.wake_soon(to);
-    }
-
-    fn payload_arrives(&mut self, lane: LaneId, frame: FrameId) {
-        self.take_payload(lane, frame);
-        let frame = self.wires.take(lane, frame);
-        let landing = std::mem::replace(&mut self.wires.lanes[lane].landing, Landing::Nothing);
-        let Lane { from, to, .. } = self.wires.lanes[lane];
-        let now = Time(self.now);
-        let me = &mut self.ranks[to as usize];
-        match landing {
-            Landing::Nothing => {}
-            Landing::Apply(placement) => {
-                if let Some(running) = me.running.get_mut(&placement.operation) {
-                    running.apply(&placement, &frame.payload);
-                    me.core.on_applied(placement.operation, placement.step, placement.tile);
-                }
-            }
-            Landing::Hold(token) => {
-                me.holds.insert(token, frame.payload).expect("it was made with the header");
-                me.core.on_held(token);
-            }
-            Landing::Abort(group) => {
-                me.core.on_abort(now, group, &frame.payload).expect("an honest abort");
-            }
-            Landing::Goodbye => {
-                me.goodbyes[from as usize] += 1;
-                if me.goodbyes[from as usize] == self.scenario.network.lanes {
-                    me.core.on_peer_departed(now, from);
-                }
-            }
-        }
-        self.wake_soon(from);
-        self.wake_soon(to);
-    }
-
     /// Hands the ends of operations to the judge. True if there was any.
-    fn finish(&mut self, rank: u32) -> bool {
+    pub fn finish(&mut self, rank: u32) -> bool {
         let mut any = false;
         while let Some(completion) = self.ranks[rank as usize].core.next_completion() {
             any = true;
@@ -504,7 +352,7 @@ impl Simulation {
     }
 
     /// Makes the lanes let go of an operation's memory.
-    fn abandon(&mut self, rank: u32, operation: u64, succeeded: bool) {
+    pub fn abandon(&mut self, rank: u32, operation: u64, succeeded: bool) {
         let mut touched = Vec::new();
         for (id, lane) in self.wires.lanes.iter_mut().enumerate() {
             if lane.to == rank {
@@ -530,7 +378,7 @@ impl Simulation {
         }
     }
 
-    fn remove_groups(&mut self, rank: u32) {
+    pub fn remove_groups(&mut self, rank: u32) {
         if !self.scenario.removes_groups {
             return;
         }
@@ -542,7 +390,7 @@ impl Simulation {
         }
     }
 
-    fn check_bounds(&self, rank: u32, drained: bool) {
+    pub fn check_bounds(&self, rank: u32, drained: bool) {
         let me = &self.ranks[rank as usize];
         let Config { early_budget_bytes: budget, max_operations, .. } = self.scenario.config;
         for peer in 0..self.ranks.len() as u32 {
@@ -554,124 +402,20 @@ impl Simulation {
         assert!(!drained || held <= bound, "rank {rank} holds {held} bytes, bound {bound}");
     }
 
-    fn strike(&mut self) {
-        self.trace(|| format!("{:?}", self.scenario.fault));
-        let now = self.now;
-        match self.scenario.fault.clone() {
-            Fault::Kill { rank, .. } => {
-                self.ranks[rank as usize].condition = Condition::Stopped;
-                for peer in (0..self.ranks.len() as u32).filter(|peer| *peer != rank) {
-                    self.hang_up(rank, peer);
-                }
-            }
-            Fault::Freeze { rank, until, .. } => {
-                self.ranks[rank as usize].condition = Condition::Frozen(until.unwrap_or(u64::MAX));
-                self.wake_at(rank, until.unwrap_or(now + 1));
-            }
-            Fault::CutHost { rank, .. } => {
-                for lane in &mut self.wires.lanes {
-                    if (lane.from == rank || lane.to == rank) && lane.state == LaneState::Open {
-                        lane.state = LaneState::Silent;
-                    }
-                }
-            }
-            Fault::CutLink { ranks: [a, b], .. } => {
-                self.hang_up(a, b);
-                self.hang_up(b, a);
-            }
-            Fault::Abort { rank, group, .. } => {
-                let id = self.scenario.groups[group].id;
-                let me = &mut self.ranks[rank as usize];
-                let thread = me.threads.iter().find(|thread| thread.group == group);
-                if thread.is_some_and(|thread| !thread.has_created) {
-                    self.schedule(now + MILLISECOND, Event::Fault);
-                } else {
-                    me.core.abort(Time(now), id, "no reason");
-                    self.wake_soon(rank);
-                }
-            }
-            Fault::DepartEarly { rank, .. } => {
-                self.ranks[rank as usize].core.end_all("shut down");
-                self.say_goodbye(rank);
-            }
-            _ => unreachable!("other faults have no moment"),
-        }
-    }
-
-    /// Closes the lanes between two ranks; the second notices some time later.
-    fn hang_up(&mut self, rank: u32, peer: u32) {
-        let first = self.wires.between(rank, peer).start;
-        let is_heard = self.wires.lanes[first].state != LaneState::Silent;
-        self.wires.close(rank, peer);
-        if !is_heard {
-            return;
-        }
-        let delay = self.rng.random_range(1..=10 * self.scenario.network.delay);
-        self.schedule(self.now + delay, Event::Notice { rank: peer, peer: rank });
-    }
-
-    fn notice(&mut self, rank: u32, peer: u32) {
-        let me = &mut self.ranks[rank as usize];
-        self.wires.close(rank, peer);
-        me.core.on_peer_lost(Time(self.now), peer, "connection reset by peer");
-        self.drop_landings(rank, peer);
-        self.wake_soon(rank);
-    }
-
-    /// What a peer was sending will not be complete.
-    fn drop_landings(&mut self, rank: u32, peer: u32) {
-        let me = &mut self.ranks[rank as usize];
-        for lane in self.wires.between(peer, rank) {
-            let landing = &mut self.wires.lanes[lane].landing;
-            if let Landing::Hold(token) = std::mem::replace(landing, Landing::Nothing) {
-                me.core.on_held(token);
-            }
-        }
-    }
-
-    /// A rank that is through says goodbye once all it has to say is said.
-    fn leave_if_through(&mut self, rank: u32) {
-        let leaves = matches!(self.scenario.fault, Fault::Depart { rank: who } if who == rank);
-        let n = self.ranks.len() as u32;
-        let me = &self.ranks[rank as usize];
-        if leaves
-            && me.is_through()
-            && !(0..n).any(|peer| me.core.has_something_to_send(peer))
-            && self.wires.has_delivered_all_of(rank)
-        {
-            self.say_goodbye(rank);
-        }
-    }
-
-    fn say_goodbye(&mut self, rank: u32) {
-        for peer in (0..self.ranks.len() as u32).filter(|peer| *peer != rank) {
-            for lane in self.wires.between(rank, peer) {
-                let header = Header::new(FrameKind::Goodbye);
-                self.put_on(lane, Outgoing { header, source: Source::Empty });
-            }
-        }
-        while self.ranks[rank as usize].work() {}
-        while let Some(completion) = self.ranks[rank as usize].core.next_completion() {
-            self.abandon(rank, completion.operation, completion.result.is_ok());
-            self.ranks[rank as usize].running.remove(&completion.operation);
-        }
-        self.ranks[rank as usize].condition = Condition::Stopped;
-    }
-
-    fn are_through(&self) -> bool {
+    pub fn are_through(&self) -> bool {
         self.ranks.iter().all(|rank| match rank.condition {
             Condition::Stopped | Condition::Frozen(u64::MAX) => true,
             _ => rank.is_through(),
         })
     }
 
-    fn stragglers(&self) -> String {
+    pub fn stragglers(&self) -> String {
         let waiting = self.ranks.iter().enumerate().filter(|(_, rank)| !rank.is_through());
         waiting.map(|(number, rank)| format!("{number}: {:?}\n", rank.core)).collect()
     }
 
     /// Whoever is left makes a new group and works on.
-    fn let_survivors_meet(&mut self) {
+    pub fn let_survivors_meet(&mut self) {
         let n = self.ranks.len() as u32;
         let lost = Judge::lost_rank(&self.scenario.fault);
         let members: Vec<u32> = (0..n).filter(|rank| Some(*rank) != lost).collect();
@@ -729,7 +473,7 @@ fn new_rank(scenario: &Scenario, rank: u32, rng: &mut StdRng) -> Rank {
     let threads = groups
         .filter(|(_, group)| group.members.contains(&rank))
         .map(|(number, _)| {
-            let starts_at = late + rng.random_range(0..=scenario.network.delay);
+            let starts_at = late + rng.random_range(0..=scenario.stagger);
             new_thread(scenario, number, rank, starts_at)
         })
         .collect();
@@ -776,19 +520,4 @@ fn new_thread(scenario: &Scenario, group: usize, rank: u32, starts_at: u64) -> T
         has_created: false,
         has_removed: false,
     }
-}
-
-fn show(header: &Header) -> String {
-    format!(
-        "{:?}(group {:#x}, #{}, tag {}, edge {}, tile {}, {} B, early {}, credit {})",
-        header.kind,
-        header.group,
-        header.sequence,
-        header.tag,
-        header.edge,
-        header.tile,
-        header.payload_bytes,
-        header.early,
-        header.credit
-    )
 }

@@ -19,10 +19,9 @@ pub fn job(ranks: u32, settings: &[(&str, &str)], body: impl Fn(&Engine, &Commun
                 let engine = start(rank, ranks, address, settings);
                 let world = engine.world().unwrap();
                 body(&engine, &world);
-                let leaving = engine.communicator("leaving", world.members()).unwrap();
-                // Members that have left already are no failure of the test.
-                let _ = leaving.barrier();
-                drop((world, leaving));
+                // Fails where this rank or another has left already, as it may.
+                let _ = engine.communicator("leaving", world.members()).and_then(|it| it.barrier());
+                drop(world);
                 engine.shutdown(Duration::from_secs(1));
             });
         }
