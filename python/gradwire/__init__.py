@@ -8,6 +8,7 @@
 Importing the package registers the backend.
 """
 
+from gradwire import collectives, compiler, lineage, process_group, staging, work
 from gradwire._native import __version__
 from gradwire.errors import GradwireError
 from gradwire.process_group import GradwireBackend, GradwireProcessGroup
@@ -23,4 +24,5 @@ __all__ = [
     "register",
 ]
 
+compiler.skip(collectives, lineage, process_group, staging, work)
 register()

@@ -64,6 +64,9 @@ class FailedResult:
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
+    def __repr__(self) -> str:
+        return f"the result of a failed operation ({self.error})"  # C++ quotes it.
+
     def __len__(self) -> int:
         raise self.error
 

@@ -36,17 +36,15 @@ class TestedBackend(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = str.__hash__
+    def __hash__(self) -> int:
+        return hash("gloo")  # So that it is found in sets of names where Gloo is.
 
 
 def _prepare(backend: str) -> str:
-    """Import `backend` and let the suite's tables list it wherever they list Gloo."""
+    """Import `backend` and return the name that the suite shall know it by."""
     if backend == "gloo":
         return backend
     __import__(backend)
-    for backends in DistTestCases.backend_feature.values():
-        if "gloo" in backends:
-            backends.add(backend)
     # Makes `require_backend_is_available` accept a backend that torch does not ship.
     DistTestCases.backend_feature["plugin"].add(backend)
     return TestedBackend(backend)

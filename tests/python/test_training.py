@@ -112,7 +112,7 @@ def fsdp() -> None:
 def dtensor() -> None:
     size, rank = dist.get_world_size(), dist.get_rank()
     mesh = init_device_mesh("cpu", (size,))
-    whole = torch.arange(size * 6.0).view(size, 6)
+    whole = torch.arange(2.0 * size * size).view(size, 2 * size)
     rows = distribute_tensor(whole, mesh, [Shard(0)])
     assert torch.equal(rows.redistribute(mesh, [Replicate()]).to_local(), whole)
     assert torch.equal(rows.full_tensor(), whole)

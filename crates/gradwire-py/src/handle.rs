@@ -20,17 +20,32 @@ impl Handle {
         Handle { inner }
     }
 
+    /// How the operation ended; `None` while it is in flight.
+    fn outcome(&self, py: Python<'_>) -> Option<PyResult<()>> {
+        self.inner.is_done().then(|| match self.inner.error() {
+            None => Ok(()),
+            Some(error) => Err(exception(py, &error)),
+        })
+    }
+
     fn wait_in_slices(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
-            let result = py.detach(|| self.inner.wait(Some(slice)));
-            let is_over = left.is_some_and(|left| left <= SLICE);
-            if self.inner.is_done() || is_over {
-                return result.map_err(|error| exception(py, &error));
+            let waited = py.detach(|| self.inner.wait(Some(slice)));
+            if self.inner.is_done() {
+                // It may have ended just after the wait gave up; what counts is how it ended.
+                return self.outcome(py);
+            }
+            if left.is_some_and(|left| left <= SLICE) {
+                return waited.map_err(|error| exception(py, &error));
             }
             py.check_signals()?;
         }
+    }
+
+    fn outcome(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.error().map_or(Ok(()), |error| Err(exception(py, &error)))
     }
 }
 
@@ -39,11 +54,8 @@ impl Handle {
     /// Wait for the end of the operation; raises `GradwireError` if it failed.
     #[pyo3(signature = (timeout_s = None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
-        if self.inner.is_done() {
-            return match self.inner.error() {
-                None => Ok(()),
-                Some(error) => Err(exception(py, &error)),
-            };
+        if let Some(outcome) = self.outcome(py) {
+            return outcome;
         }
         let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         self.wait_in_slices(py, timeout.and_then(|timeout| Instant::now().checked_add(timeout)))

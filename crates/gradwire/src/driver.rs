@@ -64,6 +64,7 @@ pub(crate) struct Driver {
     lobby: Lobby,
     lanes: Vec<Option<LaneEntry>>,
     tcp_lanes: usize,
+    shared_memory_lanes: usize,
     peers: Vec<PeerLanes>,
     /// Peers that have lanes.
     connected: Vec<u32>,
@@ -102,6 +103,7 @@ impl Driver {
             lobby,
             lanes: Vec::new(),
             tcp_lanes: 0,
+            shared_memory_lanes: 0,
             peers: (0..world_size).map(|_| PeerLanes::default()).collect(),
             connected: Vec::new(),
             operations: FxHashMap::default(),
@@ -126,6 +128,11 @@ impl Driver {
 
     pub fn operations_in_flight(&self) -> usize {
         self.core.operations_in_flight()
+    }
+
+    /// Number of ranks of this host that are connected.
+    pub fn shared_memory_lanes(&self) -> usize {
+        self.shared_memory_lanes
     }
 
     /// Whether one more operation may be in flight.
@@ -218,7 +225,7 @@ impl Driver {
             tracing::error!(peer, %error, "a connection can't be watched and is dropped");
             return;
         }
-        self.tcp_lanes += usize::from(lane.wire() == Wire::Tcp);
+        *self.lanes_of(lane.wire()) += 1;
         let lanes = &mut self.peers[peer as usize];
         lanes.connecting = false;
         if lanes.keys.is_empty() {
@@ -234,6 +241,13 @@ impl Driver {
             failure: None,
         });
         add(&self.counters.lanes_open, 1);
+    }
+
+    fn lanes_of(&mut self, wire: Wire) -> &mut usize {
+        match wire {
+            Wire::Tcp => &mut self.tcp_lanes,
+            Wire::SharedMemory => &mut self.shared_memory_lanes,
+        }
     }
 
     fn receive(&mut self, poller: &mut Poller, now: Time) -> bool {
@@ -450,7 +464,7 @@ impl Driver {
             tracing::debug!(peer = entry.peer, %error, "lane was not watched");
         }
         entry.lane.close();
-        self.tcp_lanes -= usize::from(entry.lane.wire() == Wire::Tcp);
+        *self.lanes_of(entry.lane.wire()) -= 1;
         counters::lower(&self.counters.lanes_open, 1);
         let lanes = &mut self.peers[entry.peer as usize];
         lanes.keys.retain(|other| *other != key);

@@ -328,7 +328,10 @@ impl Shared {
     }
 
     fn drive(&self, poller: &mut Poller, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
-        let mut spin = Spin::new(self.config.local_world_size as usize);
+        // A launcher need not say how many ranks share this host.
+        let neighbours = lock(&self.driver).shared_memory_lanes();
+        let local_ranks = (neighbours + 1).max(self.config.local_world_size as usize);
+        let mut spin = Spin::new(local_ranks);
         loop {
             if self.round(poller) {
                 spin.progress();

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error)]
 pub enum Error {
     /// An operation ended with an error; it names operation, culprit and cause.
-    #[error("{0}")]
+    #[error(transparent)]
     Operation(#[from] OperationError),
     /// An operation was not started because its group had failed before.
     #[error("{operation} was not started: {error}; make a new group of the ranks that remain")]

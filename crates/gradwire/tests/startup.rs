@@ -40,7 +40,6 @@ fn sixty_four_ranks_start_in_seconds() {
             most.1 = most.1.max(count("/proc/self/task"));
         });
         let (descriptors, threads) = most.into_inner().unwrap();
-        println!("{wire}: {descriptors} descriptors, {threads} threads, {:?}", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(20), "{wire}: {:?}", began.elapsed());
         let ranks = RANKS as usize;
         assert!(descriptors < ranks * DESCRIPTORS_PER_RANK, "{wire}: {descriptors} descriptors");

@@ -111,7 +111,7 @@ impl Case {
         job.inflict(self.fault, self.victim);
         let limit = self.limit();
         let busy = (self.fault == Fault::Kill).then_some(turn);
-        let reports = job.each_says(&survivors, "report", limit + PATIENCE, |it| is_failure(it));
+        let reports = job.each_says(&survivors, "report", limit + PATIENCE, is_failure);
         for report in &reports {
             self.judge(&job, report, &lost, began, limit);
         }
@@ -120,7 +120,7 @@ impl Case {
             job.wake(self.victim);
         }
         if self.fault != Fault::Kill {
-            job.each_says(&lost, "learn of it", limit, |it| is_failure(it));
+            job.each_says(&lost, "learn of it", limit, is_failure);
         }
         job.each_says(&survivors, "survive", PATIENCE, |it| matches!(it, Said::Survived));
     }

@@ -65,7 +65,7 @@ fn refused_ranks(world: &Communicator) {
 fn refused_memory(world: &Communicator) {
     use Collective::*;
     let floats = (DataType::F32, ReduceOp::Sum);
-    let mut memory = vec![0u8; 48];
+    let mut memory = [0u8; 48];
     let memory = &mut memory[..];
     let (whole, odd) = (part(memory, 0, 48), part(memory, 0, 47));
     let refused = |collective, input: &[Memory], output: &[Memory]| {
