@@ -33,19 +33,15 @@ impl Handle {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
             let waited = py.detach(|| self.inner.wait(Some(slice)));
-            if self.inner.is_done() {
-                // It may have ended just after the wait gave up; what counts is how it ended.
-                return self.outcome(py);
+            // It may have ended just after the wait gave up; what counts is how it ended.
+            if let Some(outcome) = self.outcome(py) {
+                return outcome;
             }
             if left.is_some_and(|left| left <= SLICE) {
                 return waited.map_err(|error| exception(py, &error));
             }
             py.check_signals()?;
         }
-    }
-
-    fn outcome(&self, py: Python<'_>) -> PyResult<()> {
-        self.inner.error().map_or(Ok(()), |error| Err(exception(py, &error)))
     }
 }
 
