@@ -75,11 +75,11 @@ class Size:
 
 
 FULL = Size(
-    steps=60,
+    steps=40,
     blocks=6,
     steps_without_communication=3,
     held_out_batches=3,
-    batch=4,
+    batch=2,
     context=64,
     layers=6,
     width=384,

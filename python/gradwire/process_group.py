@@ -132,7 +132,8 @@ class GradwireProcessGroup(_Group, ProcessGroup):  # type: ignore[misc]
         store: Any,
         timeout: timedelta,
     ) -> None:
-        ProcessGroup.__init__(self, store, rank, len(ranks))
+        # With a store, torch 2.8 makes an object that Python can not override.
+        ProcessGroup.__init__(self, rank, len(ranks))
         self._open(engine, owns_engine, name, ranks, store, timeout)
 
     @property

@@ -202,9 +202,9 @@ impl Core {
         let what = if missing.is_empty() {
             let waiting = operation.peers.iter().filter(|peer| peer.remaining > 0);
             let slow: Vec<u32> = waiting.map(|peer| peer.world).collect();
-            format!("timed out waiting for {} (joined, but not through)", labels(&slow))
+            format!("timeout waiting for {} (joined, but not through)", labels(&slow))
         } else {
-            format!("timed out: {} did not join", labels(&missing))
+            format!("timeout because {} did not join", labels(&missing))
         };
         let culprit = missing.first().copied().filter(|rank| *rank != ANY_SOURCE);
         (culprit, format!("{what} in {}", self.describe(operation)))
