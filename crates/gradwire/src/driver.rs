@@ -37,8 +37,7 @@ struct PeerLanes {
     /// The lane whose turn is next.
     turn: usize,
     connecting: bool,
-    /// Lanes on which it has said goodbye, and whether that is all of them.
-    goodbyes: usize,
+    /// It has said goodbye on all its lanes.
     departed: bool,
 }
 
@@ -420,17 +419,17 @@ impl Driver {
     fn bury(&mut self, poller: &mut Poller, now: Time) {
         for key in 0..self.lanes.len() {
             let Some(entry) = &mut self.lanes[key] else { continue };
-            let peer = entry.peer;
-            if std::mem::take(&mut entry.goodbye) {
-                self.said_goodbye(peer, now);
+            let (peer, said_goodbye) = (entry.peer, entry.goodbye);
+            let failure = entry.failure.take();
+            if said_goodbye {
+                self.note_departure(peer, now);
             }
-            let Some(entry) = &mut self.lanes[key] else { continue };
-            let Some(error) = entry.failure.take() else { continue };
-            let departed = matches!(error, LaneError::Closed | LaneError::Io(_))
-                && self.peers[peer as usize].departed;
-            tracing::debug!(peer, %error, departed, "lane ended");
-            if departed {
+            let Some(error) = failure else { continue };
+            tracing::debug!(peer, %error, said_goodbye, "lane ended");
+            // One lane may end while others still carry what was sent before the goodbye.
+            if said_goodbye && matches!(error, LaneError::Closed | LaneError::Io(_)) {
                 self.remove_lane(key, poller);
+                self.note_departure(peer, now);
             } else {
                 self.core.on_peer_lost(now, peer, &error.to_string());
                 for key in self.peers[peer as usize].keys.clone() {
@@ -449,11 +448,13 @@ impl Driver {
         }
     }
 
-    fn said_goodbye(&mut self, peer: u32, now: Time) {
-        let lanes = &mut self.peers[peer as usize];
-        lanes.goodbyes += 1;
-        if lanes.goodbyes == lanes.keys.len() {
-            lanes.departed = true;
+    /// A peer has left once all lanes that it still has have brought its goodbye.
+    fn note_departure(&mut self, peer: u32, now: Time) {
+        let lanes = &self.peers[peer as usize];
+        let said_goodbye =
+            |key: &usize| self.lanes[*key].as_ref().is_some_and(|entry| entry.goodbye);
+        if !lanes.departed && lanes.keys.iter().all(said_goodbye) {
+            self.peers[peer as usize].departed = true;
             self.core.on_peer_departed(now, peer);
         }
     }

@@ -32,6 +32,24 @@ fn a_rank_may_leave_while_others_still_work() {
     }
 }
 
+/// What was sent before a goodbye arrives, on whichever lane it travels and whichever ends first.
+#[test]
+fn a_rank_may_leave_as_soon_as_it_has_sent() {
+    let settings =
+        [("transport", "tcp"), ("lanes", "4"), ("tile_bytes", "4096"), ("algorithm", "direct")];
+    for _ in 0..10 {
+        job(3, &settings, |engine, world| {
+            world.barrier().unwrap();
+            let mut tensor = vec![world.rank() as f32 + 1.0; 200_000];
+            world.broadcast(&mut tensor, 0).unwrap();
+            if world.rank() == 0 {
+                engine.shutdown(Duration::from_secs(2));
+            }
+            assert!(tensor.iter().all(|value| *value == 1.0));
+        });
+    }
+}
+
 #[test]
 fn an_abort_ends_the_group_on_all_ranks_and_no_other() {
     for wire in WIRES {
