@@ -24,7 +24,7 @@ $(VENV)/created:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/created pyproject.toml
-	$(INSTALL) torch numpy matplotlib "maturin>=1.9,<2"
+	$(INSTALL) torch numpy "maturin>=1.9,<2"
 	$(INSTALL) --group test --group lint
 	@touch $@
 
@@ -55,10 +55,10 @@ test-rust: ## Run the Rust tests
 
 test-python: setup ## Run the Python tests and a part of PyTorch's own distributed suite
 	$(BIN)/python -m pytest tests/python
-	$(BIN)/python tests/c10d/run.py --fast
+	$(BIN)/python tests/c10d/run_suite.py --fast
 
-test-c10d: setup ## Run PyTorch's whole distributed suite on Gloo and on gradwire (about an hour)
-	$(BIN)/python tests/c10d/run.py
+test-c10d: setup ## Run PyTorch's whole distributed suite on Gloo and on gradwire (minutes)
+	$(BIN)/python tests/c10d/run_suite.py
 
 bench: setup ## Compare with Gloo, OpenMPI and MPICH; writes docs/benchmarks.md
 	$(INSTALL) --group bench

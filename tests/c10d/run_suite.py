@@ -2,9 +2,9 @@
 
 Every test that passes on Gloo must pass on gradwire; otherwise the exit status is 1.
 
-    python tests/c10d/run.py --fast             # a dozen tests that stand for the rest
-    python tests/c10d/run.py                    # the whole suite
-    python tests/c10d/run.py --backend gradwire --baseline c10d-gloo.json   # reuse Gloo's results
+    python tests/c10d/run_suite.py --fast             # a dozen tests that stand for the rest
+    python tests/c10d/run_suite.py                    # the whole suite
+    python tests/c10d/run_suite.py --backend gradwire --baseline c10d-gloo.json   # reuse Gloo's results
 """
 
 from __future__ import annotations
