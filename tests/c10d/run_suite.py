@@ -4,7 +4,7 @@ Every test that passes on Gloo must pass on gradwire; otherwise the exit status 
 
     python tests/c10d/run_suite.py --fast             # a dozen tests that stand for the rest
     python tests/c10d/run_suite.py                    # the whole suite
-    python tests/c10d/run_suite.py --backend gradwire --baseline c10d-gloo.json   # reuse Gloo's results
+    python tests/c10d/run_suite.py --backend gradwire --baseline c10d-gloo.json
 """
 
 from __future__ import annotations
