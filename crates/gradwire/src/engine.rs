@@ -78,12 +78,43 @@ impl std::fmt::Debug for Engine {
     }
 }
 
+/// Up to so many ranks, the first look-up brings all endpoints that are published: the store often
+/// lives with rank 0, and survivors of its death must still find each other.
+const KNOWN_RANKS: u32 = 64;
+/// How long an endpoint that nobody has asked for yet is waited for.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// The store as the lobby sees it.
-struct StoreDirectory(Arc<dyn Store>);
+struct StoreDirectory {
+    store: Arc<dyn Store>,
+    world_size: u32,
+    known: Mutex<HashMap<u32, Vec<u8>>>,
+}
+
+impl StoreDirectory {
+    fn glance_at_the_others(&self, known: &mut HashMap<u32, Vec<u8>>) {
+        for rank in 0..self.world_size {
+            if !known.contains_key(&rank)
+                && let Ok(endpoint) = self.store.get(&endpoint_key(rank), GLANCE)
+            {
+                known.insert(rank, endpoint);
+            }
+        }
+    }
+}
 
 impl Directory for StoreDirectory {
     fn lookup(&self, rank: u32) -> Result<Vec<u8>, String> {
-        self.0.get(&endpoint_key(rank), LOOKUP_TIMEOUT)
+        let mut known = lock(&self.known);
+        if let Some(endpoint) = known.get(&rank) {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = self.store.get(&endpoint_key(rank), LOOKUP_TIMEOUT)?;
+        if self.world_size <= KNOWN_RANKS {
+            known.insert(rank, endpoint.clone());
+            self.glance_at_the_others(&mut known);
+        }
+        Ok(endpoint)
     }
 }
 
@@ -134,7 +165,11 @@ impl Engine {
             doorbell: Some(descriptor),
             connect_timeout: CONNECT_TIMEOUT.min(config.silence),
             on_event: Arc::new(on_event),
-            directory: Arc::new(StoreDirectory(store.clone())),
+            directory: Arc::new(StoreDirectory {
+                store: store.clone(),
+                world_size: config.world_size,
+                known: Mutex::default(),
+            }),
         })
         .map_err(|error| failed(format!("cannot listen: {error}")))?;
         store.set(&endpoint_key(config.rank), &lobby.endpoint().encode()).map_err(failed)?;
