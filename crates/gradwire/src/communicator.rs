@@ -447,9 +447,11 @@ impl Group {
         let wanted = request.algorithm.or(self.engine.config.algorithm);
         let algorithm = match request.collective {
             Collective::SendReceive { .. } => Algorithm::Direct,
-            collective => wanted
-                .filter(|algorithm| algorithm.supports(collective))
-                .unwrap_or_else(|| choose(collective, whole, self.size())),
+            collective => {
+                wanted.filter(|algorithm| algorithm.supports(collective)).unwrap_or_else(|| {
+                    choose(collective, whole, self.size(), self.engine.config.is_on_network())
+                })
+            }
         };
         let collective = match request.collective {
             Collective::SendReceive { to, .. } if request.any_source => {

@@ -40,7 +40,8 @@ pub struct EngineConfig {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
-    /// Ranks on this host (`LOCAL_WORLD_SIZE`), to judge whether they outnumber the cores.
+    /// Ranks on this host (`LOCAL_WORLD_SIZE`): whether they outnumber the cores, and whether the
+    /// job has other hosts.
     pub local_world_size: u32,
     /// How long an operation may take.
     pub timeout: Duration,
@@ -115,6 +116,11 @@ impl EngineConfig {
             return Err(format!("there is no setting '{name}'; there are {}", known.join(", ")));
         };
         apply(self, value.trim())
+    }
+
+    /// Whether ranks may be reached over a network; all ranks of a job say the same.
+    pub(crate) fn is_on_network(&self) -> bool {
+        self.transport == TransportChoice::Tcp || self.local_world_size != self.world_size
     }
 
     /// Checks what the type system does not.

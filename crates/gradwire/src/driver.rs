@@ -5,7 +5,7 @@ mod pool;
 mod sink;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gradwire_core::{
     Completion, Core, HoldToken, OperationId, Outgoing, Plan, Source, Submission, Time,
@@ -26,6 +26,9 @@ use sink::{Current, Sink};
 /// which of them have any.
 const LANES_ASKED_EACH: usize = 4;
 
+/// How long the goodbye of a peer may come after the end of one of its lanes.
+const EXCUSE: Duration = Duration::from_millis(500);
+
 /// The token of a frame that owns its memory.
 const NO_TOKEN: u64 = u64::MAX;
 
@@ -37,8 +40,12 @@ struct PeerLanes {
     /// The lane whose turn is next.
     turn: usize,
     connecting: bool,
+    /// It has said goodbye on one of them.
+    leaving: bool,
     /// It has said goodbye on all its lanes.
     departed: bool,
+    /// Since when one of them is broken without a goodbye, and why.
+    unexcused: Option<(Time, String)>,
 }
 
 pub(crate) struct LaneEntry {
@@ -85,7 +92,7 @@ pub(crate) struct Start {
     pub group: u64,
     pub plan: Arc<Plan>,
     pub tag: u32,
-    pub timeout: std::time::Duration,
+    pub timeout: Duration,
     /// World ranks of the plan's peers that are known.
     pub peers: Vec<u32>,
     pub input: Vec<Memory>,
@@ -205,7 +212,8 @@ impl Driver {
                 }
                 LobbyEvent::Failed { peer, reason, .. } => {
                     self.peers[peer as usize].connecting = false;
-                    if self.peers[peer as usize].keys.is_empty() {
+                    let lanes = &self.peers[peer as usize];
+                    if lanes.keys.is_empty() && !lanes.departed {
                         let now = self.now();
                         self.core.on_peer_lost(now, peer, &reason);
                     }
@@ -426,16 +434,47 @@ impl Driver {
             }
             let Some(error) = failure else { continue };
             tracing::debug!(peer, %error, said_goodbye, "lane ended");
-            // One lane may end while others still carry what was sent before the goodbye.
-            if said_goodbye && matches!(error, LaneError::Closed | LaneError::Io(_)) {
+            if matches!(error, LaneError::Closed | LaneError::Io(_)) {
                 self.remove_lane(key, poller);
-                self.note_departure(peer, now);
+                self.excuse(peer, &error, now);
             } else {
-                self.core.on_peer_lost(now, peer, &error.to_string());
-                for key in self.peers[peer as usize].keys.clone() {
-                    self.remove_lane(key, poller);
-                }
+                self.lose(peer, &error.to_string(), poller, now);
             }
+        }
+        self.lose_unexcused(poller, now);
+    }
+
+    /// A lane may end while others still carry what was sent before the goodbye, and a peer that
+    /// leaves says none on a lane that is too new for it to know.
+    fn excuse(&mut self, peer: u32, error: &LaneError, now: Time) {
+        let lanes = &mut self.peers[peer as usize];
+        if lanes.leaving {
+            self.note_departure(peer, now);
+        } else if lanes.keys.is_empty() {
+            self.core.on_peer_lost(now, peer, &error.to_string());
+        } else if lanes.unexcused.is_none() {
+            lanes.unexcused = Some((now, error.to_string()));
+        }
+    }
+
+    /// Gives up peers that have not followed the end of a lane with a goodbye: what was on its way
+    /// there is lost.
+    fn lose_unexcused(&mut self, poller: &mut Poller, now: Time) {
+        for index in (0..self.connected.len()).rev() {
+            let peer = self.connected[index];
+            let lanes = &mut self.peers[peer as usize];
+            let is_over = |(since, _): &mut (Time, String)| now.since(*since) >= EXCUSE;
+            let Some((_, error)) = lanes.unexcused.take_if(is_over) else { continue };
+            if !lanes.leaving {
+                self.lose(peer, &error, poller, now);
+            }
+        }
+    }
+
+    fn lose(&mut self, peer: u32, error: &str, poller: &mut Poller, now: Time) {
+        self.core.on_peer_lost(now, peer, error);
+        for key in self.peers[peer as usize].keys.clone() {
+            self.remove_lane(key, poller);
         }
     }
 
@@ -450,7 +489,8 @@ impl Driver {
 
     /// A peer has left once all lanes that it still has have brought its goodbye.
     fn note_departure(&mut self, peer: u32, now: Time) {
-        let lanes = &self.peers[peer as usize];
+        let lanes = &mut self.peers[peer as usize];
+        lanes.leaving = true;
         let said_goodbye =
             |key: &usize| self.lanes[*key].as_ref().is_some_and(|entry| entry.goodbye);
         if !lanes.departed && lanes.keys.iter().all(said_goodbye) {
@@ -528,7 +568,7 @@ impl Driver {
     }
 
     /// How long until the core wants to look at the time.
-    pub fn time_to_tick(&self) -> Option<std::time::Duration> {
+    pub fn time_to_tick(&self) -> Option<Duration> {
         self.core.next_tick().map(|tick| tick.since(self.now()))
     }
 
@@ -548,8 +588,9 @@ impl Driver {
         self.finish();
     }
 
-    /// Says goodbye on all lanes.
-    pub fn say_goodbye(&mut self) {
+    /// Says goodbye on all lanes, those too that have only just been made.
+    pub fn say_goodbye(&mut self, poller: &mut Poller) {
+        self.greet(poller);
         let header = gradwire_core::Header::new(gradwire_core::FrameKind::Goodbye).encode();
         for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
             let frame = Frame { header, payload: Payload::Empty, operation: 0, token: NO_TOKEN };

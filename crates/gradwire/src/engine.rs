@@ -61,6 +61,7 @@ pub(crate) struct Shared {
     parked: AtomicUsize,
     changed: (Mutex<()>, Condvar),
     stopping: AtomicBool,
+    directory: Arc<StoreDirectory>,
     /// How often each group name was used with the same members, so that groups made one after
     /// the other under one name differ.
     names: Mutex<HashMap<(String, Vec<u32>), u64>>,
@@ -78,43 +79,39 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Up to so many ranks, the first look-up brings all endpoints that are published: the store often
-/// lives with rank 0, and survivors of its death must still find each other.
-const KNOWN_RANKS: u32 = 64;
-/// How long an endpoint that nobody has asked for yet is waited for.
-const GLANCE: Duration = Duration::from_millis(20);
+/// In groups of up to so many ranks, all are looked up as the group is made: the store often lives
+/// with rank 0, and survivors of its death must still find each other. In larger ones on first use.
+const KNOWN_RANKS: usize = 64;
 
 /// The store as the lobby sees it.
 struct StoreDirectory {
     store: Arc<dyn Store>,
-    world_size: u32,
     known: Mutex<HashMap<u32, Vec<u8>>>,
 }
 
 impl StoreDirectory {
-    fn glance_at_the_others(&self, known: &mut HashMap<u32, Vec<u8>>) {
-        for rank in 0..self.world_size {
-            if !known.contains_key(&rank)
-                && let Ok(endpoint) = self.store.get(&endpoint_key(rank), GLANCE)
-            {
-                known.insert(rank, endpoint);
-            }
+    /// Waits until the ranks have joined the job.
+    fn learn(&self, ranks: &[u32], timeout: Duration) -> Result<(), Error> {
+        for rank in ranks.iter().filter(|_| ranks.len() <= KNOWN_RANKS) {
+            self.find(*rank, timeout)
+                .map_err(|error| Error::Start(format!("rank {rank} has not joined: {error}")))?;
         }
+        Ok(())
+    }
+
+    fn find(&self, rank: u32, timeout: Duration) -> Result<Vec<u8>, String> {
+        if let Some(endpoint) = lock(&self.known).get(&rank) {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = self.store.get(&endpoint_key(rank), timeout)?;
+        lock(&self.known).insert(rank, endpoint.clone());
+        Ok(endpoint)
     }
 }
 
 impl Directory for StoreDirectory {
     fn lookup(&self, rank: u32) -> Result<Vec<u8>, String> {
-        let mut known = lock(&self.known);
-        if let Some(endpoint) = known.get(&rank) {
-            return Ok(endpoint.clone());
-        }
-        let endpoint = self.store.get(&endpoint_key(rank), LOOKUP_TIMEOUT)?;
-        if self.world_size <= KNOWN_RANKS {
-            known.insert(rank, endpoint.clone());
-            self.glance_at_the_others(&mut known);
-        }
-        Ok(endpoint)
+        self.find(rank, LOOKUP_TIMEOUT)
     }
 }
 
@@ -150,6 +147,7 @@ impl Engine {
                 waker.wake();
             }
         };
+        let directory = Arc::new(StoreDirectory { store: store.clone(), known: Mutex::default() });
         let lobby = Lobby::start(LobbyConfig {
             rank: config.rank,
             world_size: config.world_size,
@@ -165,11 +163,7 @@ impl Engine {
             doorbell: Some(descriptor),
             connect_timeout: CONNECT_TIMEOUT.min(config.silence),
             on_event: Arc::new(on_event),
-            directory: Arc::new(StoreDirectory {
-                store: store.clone(),
-                world_size: config.world_size,
-                known: Mutex::default(),
-            }),
+            directory: directory.clone(),
         })
         .map_err(|error| failed(format!("cannot listen: {error}")))?;
         store.set(&endpoint_key(config.rank), &lobby.endpoint().encode()).map_err(failed)?;
@@ -193,6 +187,7 @@ impl Engine {
             parked: AtomicUsize::new(0),
             changed: (Mutex::new(()), Condvar::new()),
             stopping: AtomicBool::new(false),
+            directory,
             names: Mutex::new(HashMap::new()),
         });
         let background = std::thread::Builder::new()
@@ -208,12 +203,16 @@ impl Engine {
 
     /// A group of ranks. `members` are world ranks, in the order of their group ranks; all of them
     /// make it with the same name, and make groups of the same name and members in the same order.
+    /// Waits until the members have joined the job.
     ///
     /// # Errors
-    /// [`Error::Request`] if this rank is not among the members or they can't be.
+    /// [`Error::Request`] if this rank is not among the members or they can't be,
+    /// [`Error::Start`] if one of them does not join in time.
     pub fn communicator(&self, name: &str, members: &[u32]) -> Result<Communicator, Error> {
-        self.handle.shared.check_running()?;
-        let group = Group::create(&self.handle.shared, name, members)?;
+        let shared = &self.handle.shared;
+        shared.check_running()?;
+        let group = Group::create(shared, name, members)?;
+        shared.directory.learn(members, shared.config.timeout.min(LOOKUP_TIMEOUT))?;
         Ok(Communicator { group })
     }
 
@@ -455,7 +454,7 @@ impl Shared {
         let end = Instant::now() + grace;
         let pause = || std::thread::sleep(Duration::from_millis(1));
         driver.end_groups("the engine was shut down");
-        driver.say_goodbye();
+        driver.say_goodbye(&mut poller);
         while !driver.drain() && Instant::now() < end {
             pause();
         }

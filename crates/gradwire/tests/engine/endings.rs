@@ -50,6 +50,17 @@ fn a_rank_may_leave_as_soon_as_it_has_sent() {
     }
 }
 
+/// Some lanes of a pair are still being made when the first operation over it ends.
+#[test]
+fn a_rank_may_leave_before_all_its_lanes_are_made() {
+    for _ in 0..20 {
+        job(5, &[("transport", "tcp"), ("lanes", "8")], |engine, world| {
+            world.barrier().unwrap();
+            engine.shutdown(Duration::from_secs(2));
+        });
+    }
+}
+
 #[test]
 fn an_abort_ends_the_group_on_all_ranks_and_no_other() {
     for wire in WIRES {
