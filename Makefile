@@ -17,7 +17,7 @@ help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/created:
-	@command -v $(CARGO) >/dev/null || { echo "gradwire needs Rust 1.88 or newer: https://rustup.rs" >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "gradwire needs Rust 1.89 or newer: https://rustup.rs" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "gradwire needs Python 3.10 or newer; set PYTHON=" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

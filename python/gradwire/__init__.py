@@ -10,17 +10,35 @@ Importing the package registers the backend.
 
 from gradwire import collectives, compiler, lineage, process_group, staging, work
 from gradwire._native import __version__
+from gradwire.compression import (
+    CompressionConfig,
+    CompressionState,
+    OneBitAdam,
+    all_gather,
+    all_reduce,
+    compress_fully_sharded,
+    ddp_hook,
+    reduce_scatter,
+)
 from gradwire.errors import GradwireError
 from gradwire.process_group import GradwireBackend, GradwireProcessGroup
 from gradwire.registration import Options, options, register
 
 __all__ = [
+    "CompressionConfig",
+    "CompressionState",
     "GradwireBackend",
     "GradwireError",
     "GradwireProcessGroup",
+    "OneBitAdam",
     "Options",
     "__version__",
+    "all_gather",
+    "all_reduce",
+    "compress_fully_sharded",
+    "ddp_hook",
     "options",
+    "reduce_scatter",
     "register",
 ]
 

@@ -66,18 +66,40 @@ class Communicator:
         tag: int = 0,
         timeout_s: float | None = None,
         waits_at_once: bool = False,
+        codec: str | None = None,
+        error: list[tuple[int, int]] | tuple[()] = (),
     ) -> Handle:
         """Start an operation on memory given as (address, bytes); it must outlive the handle.
 
         `peer` is the other rank of `send` and `receive`; a receive without one takes what comes
-        first. `waits_at_once` promises that the caller waits next.
+        first. `waits_at_once` promises that the caller waits next. `codec` names how values
+        travel; what it loses of this rank's contribution is left in `error`, unless that is empty.
         """
+
+class Codec:
+    """A way to write float32 values in fewer bytes, by name: `int8`, `int4/64`, `bf16` ..."""
+
+    def __init__(self, name: str) -> None: ...
+    def name(self) -> str:
+        """Return the full name, with all options."""
+
+    def encoded_bytes(self, elements: int) -> int:
+        """Return the bytes that so many values take."""
+
+    def encode(self, values: tuple[int, int], wire: tuple[int, int], seed: int) -> None:
+        """Encode values at (address, elements) into the bytes at (address, length)."""
+
+    def decode_add(self, wire: tuple[int, int], values: tuple[int, int]) -> None:
+        """Add what the bytes at (address, length) stand for to values at (address, elements)."""
 
 class Handle:
     """An operation in progress."""
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the end of the operation; raises `GradwireError` if it failed."""
+    def wait(self, timeout_s: float | None = None, drive: bool = True) -> None:
+        """Wait for the end of the operation; raises `GradwireError` if it failed.
+
+        With `drive` false others drive it: the background thread, if nobody else waits.
+        """
 
     def is_completed(self) -> bool:
         """Return whether the operation is over, well or not."""
@@ -87,3 +109,12 @@ class Handle:
 
     def source(self) -> int | None:
         """Return the group rank whose message a receive matched."""
+
+def sparse_bytes(elements: int, count: int) -> int:
+    """Return the bytes of `count` of so many values in sparse form."""
+
+def encode_top_k(values: tuple[int, int], count: int, wire: tuple[int, int]) -> None:
+    """Write the `count` largest of the values at (address, elements) to (address, bytes)."""
+
+def decode_sparse_add(wire: tuple[int, int], values: tuple[int, int]) -> None:
+    """Add sparse values at (address, bytes) to the values at (address, elements)."""

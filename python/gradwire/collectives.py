@@ -193,6 +193,16 @@ class Collectives:
         arguments.add_in_place(elements)
         return self._start(collective, dtype, name, arguments, [tensor], root=root, limit=limit)
 
+    def _reduce_with_codec(
+        self, tensor: Tensor, operator: str, codec: str, error: Tensor | None = None
+    ) -> AsyncWork:
+        """Reduce a float32 tensor over all ranks, in place, encoded on the wire."""
+        arguments = arguments_for(tensor)
+        arguments.add_in_place(tensor)
+        return self._start(
+            "all_reduce", "f32", operator, arguments, [tensor], codec=codec, error=error
+        )
+
     def reduce_scatter(
         self,
         output_tensors: Tensor | Sequence[Tensor],
@@ -236,7 +246,13 @@ class Collectives:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(
-        self, output: Tensor, inputs: list[Tensor], operator: Any, limit: float | None
+        self,
+        output: Tensor,
+        inputs: list[Tensor],
+        operator: Any,
+        limit: float | None,
+        codec: str | None = None,
+        error: Tensor | None = None,
     ) -> AsyncWork:
         factor = premultiplier(operator)
         if factor is not None:
@@ -249,7 +265,16 @@ class Collectives:
         for input in inputs:
             arguments.add_input(_reducible(input, name))
         arguments.add_output(elements)
-        return self._start("reduce_scatter", dtype, name, arguments, [output], limit=limit)
+        return self._start(
+            "reduce_scatter",
+            dtype,
+            name,
+            arguments,
+            [output],
+            limit=limit,
+            codec=codec,
+            error=error,
+        )
 
     # ---------------------------------------------------------------- movements
 
@@ -515,6 +540,7 @@ class Collectives:
         *,
         root: int = 0,
         limit: float | None = None,
+        codec: str | None = None,
     ) -> AsyncWork:
         """Start a collective that reduces nothing."""
         first = inputs[0] if inputs else outputs[0]
@@ -525,7 +551,9 @@ class Collectives:
             arguments.add_input(tensor)
         for tensor in outputs:
             arguments.add_output(tensor)
-        return self._start(collective, dtype, "sum", arguments, outputs, root=root, limit=limit)
+        return self._start(
+            collective, dtype, "sum", arguments, outputs, root=root, limit=limit, codec=codec
+        )
 
     def _start(
         self,
@@ -539,9 +567,14 @@ class Collectives:
         peer: int | None = None,
         tag: int = 0,
         limit: float | None = None,
+        codec: str | None = None,
+        error: Tensor | None = None,
     ) -> AsyncWork:
         """Hand an operation to the engine, on the host at once, on a device behind its copies."""
         is_point_to_point = collective in _POINT_TO_POINT
+        if error is not None:
+            _check_error(collective, error)
+            arguments.kept.append(error)
         path = None if is_point_to_point else CONTEXT.path
         channel = self._channel if path is None else self._nested_channel(path)
 
@@ -556,6 +589,8 @@ class Collectives:
                 peer=peer,
                 tag=tag,
                 timeout_s=limit,
+                codec=codec,
+                error=() if error is None else [(error.data_ptr(), error.nbytes)],
             )
 
         lineage = None if is_point_to_point else (channel, next(channel.numbers))
@@ -612,6 +647,12 @@ class Collectives:
                 raise TypeError(
                     f"{operation}: all tensors must have one dtype, got {first} and {tensor.dtype}"
                 )
+
+
+def _check_error(operation: str, error: Tensor) -> None:
+    is_plain = error.dtype == torch.float32 and error.device.type == "cpu"
+    if not (is_plain and error.is_contiguous()):
+        raise TypeError(f"{operation}: the error tensor must be contiguous float32 on the host")
 
 
 def _reducible(tensor: Tensor, operator: str) -> Tensor:

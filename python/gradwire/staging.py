@@ -128,7 +128,7 @@ class DeviceArguments:
         self.inputs: list[Memory] = []
         self.outputs: list[Memory] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
-        self._kept: list[Tensor] = []
+        self.kept: list[Tensor] = []
         self.ready: torch.cuda.Event
 
     def add_input(self, tensor: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class DeviceArguments:
                 f"got {self.device} and {tensor.device}"
             )
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._kept.append(host)
+        self.kept.append(host)
         return host
 
     def _fetch(self, tensor: Tensor, host: Tensor) -> None:

@@ -149,6 +149,8 @@ class OperationWork(AsyncWork):
         return self._outputs
 
     def _outcome(self) -> list[Any]:
+        assert self._handle is not None
+        self._handle.wait(drive=False)
         self.wait()
         return self._outputs
 
@@ -165,7 +167,7 @@ def _keep_until_done(handle: Handle, kept: object) -> None:
 
     def wait() -> None:
         with contextlib.suppress(Exception):  # Nobody is left to be told.
-            handle.wait()
+            handle.wait(drive=False)
         nonlocal kept
         kept = None
 
@@ -353,5 +355,6 @@ class GroupedWork(AsyncWork):
         return sorted(devices, key=str)
 
     def _outcome(self) -> list[Any]:
-        self.wait()
+        for work in self._works:
+            work._outcome()
         return self._outputs

@@ -402,11 +402,11 @@ impl Core {
         if !operation.accepts(step, header.tile, window) {
             return Err(format!("tile {} of step {step} is not expected", header.tile));
         }
-        if plan.tile(step, header.tile).1 != header.payload_bytes {
+        if plan.wire_bytes(step, header.tile) != header.payload_bytes {
             return Err(format!(
                 "a tile of {} bytes where {} were expected: all ranks need the same tile size",
                 header.payload_bytes,
-                plan.tile(step, header.tile).1
+                plan.wire_bytes(step, header.tile)
             ));
         }
         let state = &mut operation.steps[step as usize];

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gradwire_codec::Codec;
 use gradwire_reduce::{DataType, ReduceOp};
 use gradwire_schedule::{Algorithm, Collective};
 
@@ -18,20 +19,22 @@ pub struct Descriptor {
     pub dtype: DataType,
     /// Operator, where the collective reduces.
     pub op: ReduceOp,
+    /// How values travel, if not as they are.
+    pub codec: Option<Codec>,
     /// Elements of the whole operation; 0 where ranks may rightly differ (uneven splits), since
     /// then each chunk's length is checked by itself.
     pub count: u64,
 }
 
 impl Descriptor {
-    /// The root as it stands in a header (0 for collectives that have none).
-    fn root(&self) -> u32 {
+    /// The root or the codec as it stands in a header (0 for operations that have neither).
+    fn argument(&self) -> u32 {
         match self.collective {
             Collective::Reduce { root }
             | Collective::Broadcast { root }
             | Collective::Gather { root }
             | Collective::Scatter { root } => root,
-            _ => 0,
+            _ => self.codec.map_or(0, Codec::code),
         }
     }
 
@@ -46,7 +49,7 @@ impl Descriptor {
         header.algorithm = self.algorithm as u8;
         header.dtype = self.dtype as u8;
         header.op = self.op as u8;
-        header.root = self.root();
+        header.argument = self.argument();
         header.count = self.count;
     }
 
@@ -55,7 +58,7 @@ impl Descriptor {
         header.collective == self.collective.code()
             && header.dtype == self.dtype as u8
             && header.op == self.op as u8
-            && header.root == self.root()
+            && header.argument == self.argument()
             && header.count == self.count
             && header.algorithm == self.algorithm as u8
     }
@@ -82,7 +85,9 @@ pub fn describe(header: &Header) -> String {
         parts.push(format!("{} element{plural}", header.count));
     }
     if matches!(collective, "reduce" | "broadcast" | "gather" | "scatter") {
-        parts.push(format!("root {}", header.root));
+        parts.push(format!("root {}", header.argument));
+    } else if let Some(codec) = Codec::from_code(header.argument) {
+        parts.push(codec.to_string());
     }
     if let Some(algorithm) = Algorithm::from_code(header.algorithm) {
         parts.push(algorithm.to_string());

@@ -48,7 +48,7 @@ pub enum FrameKind {
 /// | 6 | early (0 or 1) | | 56..64 | chunk bytes |
 /// | 7 | zero | | | |
 /// | 8..12 | payload bytes | | | |
-/// | 12..16 | root | | | |
+/// | 12..16 | argument | | | |
 /// | 16..24 | group | | | |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -67,8 +67,9 @@ pub struct Header {
     pub early: bool,
     /// Bytes that follow this header, at most [`MAX_PAYLOAD_BYTES`].
     pub payload_bytes: u32,
-    /// Root rank of the collective, where it has one.
-    pub root: u32,
+    /// Root rank of the collective, where it has one; the codec's code, where it has one
+    /// (collectives with a root have none).
+    pub argument: u32,
     /// Identity of the group.
     pub group: u64,
     /// Number of the operation within its group (or within its point-to-point channel).
@@ -115,7 +116,7 @@ impl Header {
             op: 0,
             early: false,
             payload_bytes: 0,
-            root: 0,
+            argument: 0,
             group: 0,
             sequence: 0,
             tag: 0,
@@ -138,7 +139,7 @@ impl Header {
         bytes[5] = self.op;
         bytes[6] = u8::from(self.early);
         bytes[8..12].copy_from_slice(&self.payload_bytes.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.root.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.argument.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.group.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.tag.to_le_bytes());
@@ -172,7 +173,7 @@ impl Header {
             op: bytes[5],
             early: bytes[6] == 1,
             payload_bytes,
-            root: u32_at(12),
+            argument: u32_at(12),
             group: u64_at(16),
             sequence: u64_at(24),
             tag: u32_at(32),

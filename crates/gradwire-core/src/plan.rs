@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gradwire_schedule::{Buffer, Program, Slot, StepIndex, StepKind};
+use gradwire_schedule::{Buffer, Collective, Program, Slot, StepIndex, StepKind};
 use thiserror::Error;
 
 use crate::Descriptor;
@@ -28,6 +28,10 @@ pub struct PlannedStep {
     pub peer: usize,
     /// The how-manieth send to (or receive from) that peer it is.
     pub edge: u32,
+    /// For a step that spreads a chunk of the result, and not a part of a sum: how many steps of
+    /// this rank read that chunk. All of them must find the same values, so that with a codec all
+    /// ranks end with the same bits. Otherwise 0.
+    pub spreads: u32,
 }
 
 /// A rank that this plan exchanges data with.
@@ -144,6 +148,7 @@ impl Plan {
             plan.add(index as StepIndex, step.kind, step.after.clone(), bytes);
         }
         plan.link();
+        plan.find_spreading();
         Ok(Arc::new(plan))
     }
 
@@ -170,7 +175,16 @@ impl Plan {
             }
         }
         let tiles = bytes.div_ceil(u64::from(self.tile_bytes)).max(1) as u32;
-        self.steps.push(PlannedStep { kind, after, before: Vec::new(), bytes, tiles, peer, edge });
+        self.steps.push(PlannedStep {
+            kind,
+            after,
+            before: Vec::new(),
+            bytes,
+            tiles,
+            peer,
+            edge,
+            spreads: 0,
+        });
     }
 
     /// Fills in `before`: the reverse of `after`, and for scratch, where a later tile takes the
@@ -200,7 +214,44 @@ impl Plan {
         }
     }
 
-    /// Offset and length in bytes of a tile within its chunk.
+    /// Fills in `spreads`: a step spreads what was reduced for the last time, or was received, and
+    /// in collectives that do not reduce whatever it reads.
+    fn find_spreading(&mut self) {
+        let reduces = matches!(
+            self.descriptor.collective,
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter
+        );
+        let mut results: Vec<Slot> = Vec::new();
+        let mut readers: Vec<(usize, Slot)> = Vec::new();
+        for (index, step) in self.steps.iter().enumerate() {
+            match step.kind {
+                StepKind::Send { source, .. } | StepKind::Copy { source, .. }
+                    if !reduces || results.contains(&source) =>
+                {
+                    readers.push((index, source));
+                }
+                StepKind::Receive { destination, .. }
+                | StepKind::ReceiveReduce { destination, last: true, .. }
+                | StepKind::Reduce { destination, last: true, .. } => results.push(destination),
+                _ => {}
+            }
+        }
+        for &(index, slot) in &readers {
+            self.steps[index].spreads =
+                readers.iter().filter(|(_, other)| *other == slot).count() as u32;
+        }
+    }
+
+    /// Bytes that a tile has on the wire.
+    pub fn wire_bytes(&self, step: StepIndex, tile: u32) -> u32 {
+        let (_, bytes) = self.tile(step, tile);
+        let element = self.descriptor.dtype.size_bytes();
+        self.descriptor
+            .codec
+            .map_or(bytes, |codec| codec.encoded_bytes(bytes as usize / element) as u32)
+    }
+
+    /// Offset and length in bytes of a tile within its chunk, in memory.
     pub fn tile(&self, step: StepIndex, tile: u32) -> (u64, u32) {
         let offset = u64::from(tile) * u64::from(self.tile_bytes);
         let bytes = self.steps[step as usize].bytes.saturating_sub(offset);

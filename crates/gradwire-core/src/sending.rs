@@ -67,7 +67,7 @@ impl Core {
         if peer.joined {
             return Gate::Go { early: false };
         }
-        let bytes = operation.plan.tile(step, tile).1 + HEADER_BYTES as u32;
+        let bytes = operation.plan.wire_bytes(step, tile) + HEADER_BYTES as u32;
         if peer.early_bytes + bytes > self.config.early_bytes + HEADER_BYTES as u32 {
             return Gate::NotJoined;
         }
@@ -185,7 +185,8 @@ impl Core {
         operation.steps[step as usize].next += 1;
         let plan = operation.plan.clone();
         let planned = &plan.steps[step as usize];
-        let (offset, bytes) = plan.tile(step, tile);
+        let (offset, _) = plan.tile(step, tile);
+        let bytes = plan.wire_bytes(step, tile);
         if early {
             let cost = bytes + HEADER_BYTES as u32;
             let peer = &mut operation.peers[planned.peer];

@@ -31,7 +31,14 @@ fn config() -> Config {
 }
 
 fn descriptor(collective: Collective, algorithm: Algorithm, count: u64) -> Descriptor {
-    Descriptor { collective, algorithm, dtype: DataType::I32, op: ReduceOp::Sum, count }
+    Descriptor {
+        collective,
+        algorithm,
+        dtype: DataType::I32,
+        op: ReduceOp::Sum,
+        codec: None,
+        count,
+    }
 }
 
 fn all_reduce(ranks: u32) -> std::sync::Arc<Plan> {

@@ -13,8 +13,14 @@ fn plan(
     input: &[u64],
     output: &[u64],
 ) -> Result<Arc<Plan>, PlanError> {
-    let descriptor =
-        Descriptor { collective, algorithm, dtype: DataType::F32, op: ReduceOp::Sum, count: 0 };
+    let descriptor = Descriptor {
+        collective,
+        algorithm,
+        dtype: DataType::F32,
+        op: ReduceOp::Sum,
+        codec: None,
+        count: 0,
+    };
     let program = algorithm.program(collective, rank, ranks).expect("the algorithm fits");
     Plan::new(descriptor, &program, input.to_vec(), output.to_vec(), 64)
 }

@@ -37,10 +37,10 @@ prop_compose! {
         longs in any::<[u64; 4]>(),
     ) -> Header {
         let [collective, algorithm, dtype, op] = codes;
-        let [root, tag, edge, tile, credit] = words;
+        let [argument, tag, edge, tile, credit] = words;
         let [group, sequence, count, chunk_bytes] = longs;
         Header {
-            kind, collective, algorithm, dtype, op, early, payload_bytes, root, group, sequence,
+            kind, collective, algorithm, dtype, op, early, payload_bytes, argument, group, sequence,
             tag, edge, tile, credit, count, chunk_bytes,
         }
     }

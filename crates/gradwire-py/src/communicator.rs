@@ -54,10 +54,12 @@ impl Communicator {
     /// Start an operation on memory given as (address, bytes), which must outlive the handle.
     ///
     /// `peer` is the other rank of `send` and `receive`; a receive without one takes what comes
-    /// first. `waits_at_once` promises that the caller waits next.
+    /// first. `waits_at_once` promises that the caller waits next. `codec` names how values travel;
+    /// what it loses of this rank's contribution is left in `error`, unless that is empty.
     #[pyo3(signature = (
         collective, dtype, op, inputs, outputs,
         root = 0, peer = None, tag = 0, timeout_s = None, waits_at_once = false,
+        codec = None, error = Vec::new(),
     ))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of a Python function")]
     fn submit(
@@ -73,6 +75,8 @@ impl Communicator {
         tag: u32,
         timeout_s: Option<f64>,
         waits_at_once: bool,
+        codec: Option<&str>,
+        error: Vec<Range>,
     ) -> PyResult<Handle> {
         let collective_of_group = self.collective(collective, root, peer)?;
         let mut request = Request::new(collective_of_group, data_type(dtype)?, operator(op)?);
@@ -82,6 +86,8 @@ impl Communicator {
         request.timeout = timeout_s.map(duration).transpose()?;
         request.any_source = collective == "receive" && peer.is_none();
         request.waits_at_once = waits_at_once;
+        request.codec = codec.map(crate::codec::parse).transpose()?;
+        request.error = memory(error);
         let submitted = py.detach(|| {
             // SAFETY: the caller (`gradwire.work`) keeps the tensors that own this memory until
             // the handle is done, and c10d's contract keeps others from writing to them.

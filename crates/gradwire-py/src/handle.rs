@@ -28,11 +28,22 @@ impl Handle {
         })
     }
 
-    fn wait_in_slices(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
+    fn wait_in_slices(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        drive: bool,
+    ) -> PyResult<()> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
-            let waited = py.detach(|| self.inner.wait(Some(slice)));
+            let waited = py.detach(|| {
+                if drive {
+                    self.inner.wait(Some(slice))
+                } else {
+                    self.inner.wait_without_driving(Some(slice))
+                }
+            });
             // It may have ended just after the wait gave up; what counts is how it ended.
             if let Some(outcome) = self.outcome(py) {
                 return outcome;
@@ -48,13 +59,15 @@ impl Handle {
 #[pymethods]
 impl Handle {
     /// Wait for the end of the operation; raises `GradwireError` if it failed.
-    #[pyo3(signature = (timeout_s = None))]
-    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<()> {
+    /// With `drive` false others drive it: the background thread, if nobody else waits.
+    #[pyo3(signature = (timeout_s = None, drive = true))]
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>, drive: bool) -> PyResult<()> {
         if let Some(outcome) = self.outcome(py) {
             return outcome;
         }
         let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        self.wait_in_slices(py, timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.wait_in_slices(py, deadline, drive)
     }
 
     /// Whether the operation is over, well or not.

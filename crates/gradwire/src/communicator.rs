@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gradwire_codec::Codec;
 use gradwire_core::{ANY_SOURCE, Descriptor, Plan};
 use gradwire_reduce::{DataType, ReduceOp, Reduction};
 use gradwire_schedule::{Algorithm, Buffer, Collective, Program, ProgramBuilder, Slot, StepKind};
@@ -54,6 +56,13 @@ pub struct Request {
     pub any_source: bool,
     /// Algorithm; chosen by size and ranks if `None`. The same on all ranks.
     pub algorithm: Option<Algorithm>,
+    /// How values travel, if not as they are: for all-reduce, reduce-scatter and all-gather of
+    /// `float32`, with sums and averages. The same on all ranks, which all end with the same bits.
+    pub codec: Option<Codec>,
+    /// Where what the codec loses of this rank's contribution is to be left (error feedback adds
+    /// it to the next one): nothing, or as much memory as is contributed, laid out like it. Like
+    /// the codec, given on all ranks or on none.
+    pub error: Vec<Memory>,
     /// The caller will wait for it at once, so nobody else needs to be woken to drive it.
     pub waits_at_once: bool,
 }
@@ -71,6 +80,8 @@ impl Request {
             timeout: None,
             any_source: false,
             algorithm: None,
+            codec: None,
+            error: Vec::new(),
             waits_at_once: false,
         }
     }
@@ -89,6 +100,8 @@ pub(crate) struct Group {
     pub members: Vec<u32>,
     rank: u32,
     timeout: Mutex<Duration>,
+    /// Operations with a codec so far.
+    coded_operations: AtomicU64,
     plans: Mutex<HashMap<PlanKey, Arc<Plan>, BuildHasherDefault<FxHasher>>>,
 }
 
@@ -127,6 +140,7 @@ impl Group {
             members: members.to_vec(),
             rank: rank as u32,
             timeout: Mutex::new(engine.config.timeout),
+            coded_operations: AtomicU64::new(0),
             plans: Mutex::default(),
         }))
     }
@@ -203,6 +217,8 @@ impl Communicator {
             output: ready.output,
             reduction: ready.reduction,
             finish: (request.op == ReduceOp::Average).then_some(group.size() as u32),
+            error: ready.error,
+            seed: ready.seed,
         };
         let state = group.engine.submit(start)?;
         if !waits_at_once && !state.is_done() {
@@ -284,11 +300,14 @@ struct Ready {
     input: Vec<Memory>,
     output: Vec<Memory>,
     reduction: Option<Reduction>,
+    error: Vec<Memory>,
+    seed: u64,
 }
 
 impl Group {
     fn prepare(&self, request: &Request) -> Result<Ready, Error> {
         self.check_ranks(request)?;
+        check_codec(request)?;
         let element = request.dtype.size_bytes();
         for memory in request.input.iter().chain(&request.output) {
             if !memory.bytes.is_multiple_of(element) {
@@ -313,7 +332,57 @@ impl Group {
             Some(tensor) if in_place => tensor.divide(plan.output_bytes.len(), element),
             _ => output,
         };
-        Ok(Ready { plan, input, output, reduction })
+        let error = self.error_pieces(request, &input, &output)?;
+        let seed = match request.codec {
+            None => 0,
+            // Of a number that grows with each such operation, and so the same from run to run.
+            Some(_) => {
+                let count = self.coded_operations.fetch_add(1, Ordering::Relaxed);
+                BuildHasherDefault::<FxHasher>::default().hash_one((count, self.rank))
+            }
+        };
+        Ok(Ready { plan, input, output, reduction, error, seed })
+    }
+
+    /// The memory for what a codec loses, divided like what the rank contributes; where nothing of
+    /// it is encoded, the loss is zero at once.
+    fn error_pieces(
+        &self,
+        request: &Request,
+        input: &[Memory],
+        output: &[Memory],
+    ) -> Result<Vec<Memory>, Error> {
+        let contributed = if is_in_place(request.collective) { output } else { input };
+        let lengths: Vec<usize> = contributed.iter().map(|piece| piece.bytes).collect();
+        let total: usize = lengths.iter().sum();
+        let pieces = match request.error[..] {
+            [] => return Ok(Vec::new()),
+            [whole] if whole.bytes == total => whole.split(&lengths),
+            _ if request.error.iter().map(|piece| piece.bytes).eq(lengths) => request.error.clone(),
+            _ => {
+                return Err(Error::Request(format!(
+                    "{}: the memory for the codec's error is not laid out like the {total} bytes that are contributed",
+                    request.collective.name()
+                )));
+            }
+        };
+        let ranges = contributed.iter().chain(output).map(|memory| (memory, false));
+        let ranges = ranges.chain(pieces.iter().map(|memory| (memory, true)));
+        if first_overlap(ranges.filter(|(memory, _)| memory.bytes > 0)).is_some() {
+            let name = request.collective.name();
+            let text =
+                format!("{name}: the memory for the codec's error is used for something else too");
+            return Err(Error::Request(text));
+        }
+        let stays_here = |piece: usize| {
+            self.size() == 1
+                || request.collective == Collective::ReduceScatter && piece == self.rank as usize
+        };
+        for (_, memory) in pieces.iter().enumerate().filter(|(piece, _)| stays_here(*piece)) {
+            // SAFETY: the operation's own memory, by the promise of `Communicator::submit`.
+            unsafe { std::ptr::write_bytes(memory.pointer, 0, memory.bytes) };
+        }
+        Ok(pieces)
     }
 
     fn check_ranks(&self, request: &Request) -> Result<(), Error> {
@@ -447,6 +516,12 @@ impl Group {
         let wanted = request.algorithm.or(self.engine.config.algorithm);
         let algorithm = match request.collective {
             Collective::SendReceive { .. } => Algorithm::Direct,
+            // Two encodings at any number of ranks; only what may be rounded again at every hop
+            // may take another way, on request.
+            collective if request.codec.is_some() => wanted
+                .filter(|algorithm| algorithm.supports(collective))
+                .filter(|_| request.error.is_empty() && request.codec.is_some_and(Codec::is_linear))
+                .unwrap_or(Algorithm::Direct),
             collective => {
                 wanted.filter(|algorithm| algorithm.supports(collective)).unwrap_or_else(|| {
                     choose(collective, whole, self.size(), self.engine.config.is_on_network())
@@ -467,7 +542,7 @@ impl Group {
             _ => ReduceOp::Sum,
         };
         let count = (count / size) as u64;
-        Descriptor { collective, algorithm, dtype: request.dtype, op, count }
+        Descriptor { collective, algorithm, dtype: request.dtype, op, codec: request.codec, count }
     }
 
     fn make_plan(&self, request: &Request, key: &PlanKey) -> Result<Arc<Plan>, Error> {
@@ -498,6 +573,35 @@ impl Group {
     fn peers_of(&self, plan: &Plan) -> Vec<u32> {
         plan.peers.iter().filter_map(|peer| self.members.get(peer.rank as usize).copied()).collect()
     }
+}
+
+/// Whether a codec can do what is asked for.
+fn check_codec(request: &Request) -> Result<(), Error> {
+    let Some(codec) = request.codec else {
+        return match request.error[..] {
+            [] => Ok(()),
+            _ => Err(Error::Request("there is no error to be kept without a codec".to_owned())),
+        };
+    };
+    let name = request.collective.name();
+    let problem = match (request.collective, request.op) {
+        (Collective::AllReduce | Collective::ReduceScatter, ReduceOp::Sum | ReduceOp::Average)
+        | (Collective::AllGather, _)
+            if request.dtype == DataType::F32 =>
+        {
+            return Ok(());
+        }
+        (Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather, _)
+            if request.dtype != DataType::F32 =>
+        {
+            format!("codecs work on float32, not on {}", request.dtype)
+        }
+        (Collective::AllReduce | Collective::ReduceScatter, op) => {
+            format!("codecs know sums and averages, not {}", op.name())
+        }
+        _ => "codecs are for all_reduce, reduce_scatter and all_gather".to_owned(),
+    };
+    Err(Error::Request(format!("{name} with codec {codec}: {problem}")))
 }
 
 /// The first overlap of ranges of which one at least is output (`true`), in words.

@@ -24,10 +24,14 @@ counters! {
     operations_completed,
     /// Operations that ended with an error.
     operations_failed,
-    /// Bytes of tensors sent, headers not counted.
+    /// Bytes of tensors sent as they are on the wire, headers not counted.
     bytes_sent,
     /// Bytes of tensors received.
     bytes_received,
+    /// Bytes of tensors in memory that were sent with a codec.
+    bytes_before_codec,
+    /// What the codecs made of them.
+    bytes_after_codec,
     /// Frames sent.
     frames_sent,
     /// Frames received.

@@ -1,6 +1,7 @@
 //! Drives the core over the lanes: moves bytes where the core says.
 
 mod apply;
+mod coding;
 mod pool;
 mod sink;
 
@@ -19,6 +20,7 @@ use crate::memory::Memory;
 use crate::wait::{OperationState, Outcome};
 use crate::{Error, counters::add};
 use apply::Running;
+use coding::Tile;
 use pool::Pool;
 use sink::{Current, Sink};
 
@@ -100,6 +102,11 @@ pub(crate) struct Start {
     pub reduction: Option<Reduction>,
     /// Number of ranks, where the last reduction divides by it.
     pub finish: Option<u32>,
+    /// Where what the codec loses is to be left, laid out like the input (or, where the operation
+    /// works in place, like the output).
+    pub error: Vec<Memory>,
+    /// Makes stochastic rounding differ between operations and ranks.
+    pub seed: u64,
 }
 
 impl Driver {
@@ -372,11 +379,18 @@ impl Driver {
                 let running =
                     self.operations.get_mut(&operation).expect("an operation in flight is known");
                 let bytes = outgoing.header.payload_bytes as usize;
-                let pointer = running.address(slot, offset, tile, &mut self.pool, &self.counters);
-                let token = self.remember(InFlight { operation, step, tile, lane: key });
                 add(&self.counters.bytes_sent, bytes as u64);
-                let payload =
-                    if bytes == 0 { Payload::Empty } else { Payload::Borrowed { pointer, bytes } };
+                let payload = if bytes == 0 {
+                    Payload::Empty
+                } else if running.has_codec() {
+                    let tile = Tile { step, tile, slot, offset };
+                    Payload::Owned(running.encode(tile, &mut self.pool, &self.counters))
+                } else {
+                    let pointer =
+                        running.address(slot, offset, tile, &mut self.pool, &self.counters);
+                    Payload::Borrowed { pointer, bytes }
+                };
+                let token = self.remember(InFlight { operation, step, tile, lane: key });
                 Frame { header, payload, operation, token }
             }
         };

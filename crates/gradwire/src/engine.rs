@@ -346,6 +346,26 @@ impl Shared {
         }
     }
 
+    /// Sleeps until `done`, which others bring about.
+    pub fn sleep_until(&self, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let mut guard = lock(&self.changed.0);
+        while !done() {
+            let rest = deadline.map_or(PARKED, |it| it.saturating_duration_since(Instant::now()));
+            if rest.is_zero() {
+                break;
+            }
+            guard = self
+                .changed
+                .1
+                .wait_timeout(guard, rest.min(PARKED))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        drop(guard);
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Sleeps while another thread drives, until something ends or that thread stops driving.
     fn park(&self, done: &dyn Fn() -> bool, deadline: Option<Instant>) {
         // The background thread gives way to a waiter as soon as it is awake.

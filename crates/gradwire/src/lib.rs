@@ -10,7 +10,8 @@
 //!
 //! Memory: beside the caller's tensors the engine holds, for each receive step in flight, at most
 //! `window` tiles that came before their turn, and as much scratch where a collective may not write
-//! to its input; nothing grows with the size of a tensor.
+//! to its input; nothing grows with the size of a tensor. With a codec it also keeps what it spreads
+//! of the result until the slowest receiver has it: at most one chunk, encoded.
 
 mod algorithm;
 mod communicator;
@@ -30,6 +31,7 @@ pub use config::{EngineConfig, TransportChoice};
 pub use engine::Engine;
 pub use environment::{JobEnvironment, NoJob};
 pub use error::Error;
+pub use gradwire_codec::Codec;
 pub use gradwire_core::{Cause, Failure};
 pub use gradwire_reduce::{DataType, ReduceOp};
 pub use gradwire_schedule::{Algorithm, Collective};

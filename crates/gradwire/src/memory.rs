@@ -32,9 +32,14 @@ impl Memory {
     /// Divides into `chunks` of near-equal length, each a multiple of the element; boundaries lie
     /// on multiples of 64 bytes where there is enough to share out.
     pub fn divide(self, chunks: usize, element: usize) -> Vec<Memory> {
-        chunk_lengths(self.bytes, chunks, element)
-            .into_iter()
-            .scan(0, |offset, bytes| {
+        self.split(&chunk_lengths(self.bytes, chunks, element))
+    }
+
+    /// Divides into pieces of the given lengths, which make up the whole.
+    pub fn split(self, lengths: &[usize]) -> Vec<Memory> {
+        lengths
+            .iter()
+            .scan(0, |offset, &bytes| {
                 let at = *offset;
                 *offset += bytes;
                 Some(Memory { pointer: self.pointer.wrapping_add(at), bytes })

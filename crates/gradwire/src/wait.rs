@@ -50,6 +50,23 @@ impl Handle {
         let start = Instant::now();
         let deadline = timeout.map(|timeout| start + timeout);
         self.group.engine.wait_until(&|| self.state.is_done(), deadline);
+        self.result(start)
+    }
+
+    /// Waits until the operation is done and leaves the driving to others: to threads that wait
+    /// for something themselves, or else to the background thread, which does not spin. For
+    /// threads beside a computation that needs the cores.
+    ///
+    /// # Errors
+    /// As [`Handle::wait`].
+    pub fn wait_without_driving(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let start = Instant::now();
+        let deadline = timeout.map(|timeout| start + timeout);
+        self.group.engine.sleep_until(&|| self.state.is_done(), deadline);
+        self.result(start)
+    }
+
+    fn result(&self, start: Instant) -> Result<(), Error> {
         match self.state.outcome.get() {
             Some(outcome) => outcome.result.clone(),
             None => Err(Error::WaitTimeout { what: self.what.to_string(), after: start.elapsed() }),

@@ -88,6 +88,7 @@ impl<'a> Bench<'a> {
         request.input = some(self.input.memory(input), input);
         request.output = some(self.output.memory(output), output);
         request.algorithm = self.args.algorithm.0;
+        request.codec = self.args.codec;
         request.waits_at_once = true;
         request
     }

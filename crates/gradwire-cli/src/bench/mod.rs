@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use gradwire::{Algorithm, Collective, DataType, ReduceOp, TransportChoice};
+use gradwire::{Algorithm, Codec, Collective, DataType, ReduceOp, TransportChoice};
 
 use crate::failure::Failure;
 use crate::schedule::with_root;
@@ -52,6 +52,10 @@ pub struct Args {
     /// How: auto, ring, tree, halving-doubling, direct, star or one-shot.
     #[arg(long, default_value = "auto", value_parser = algorithm)]
     algorithm: Choice,
+    /// How float32 values travel: bf16, fp16, int8, int6, int5, int4, int2, fp8_e4m3, fp8_e5m2 or
+    /// sign1, with options as in int4/64. Results are not checked then.
+    #[arg(long)]
+    codec: Option<Codec>,
     /// Smallest size: 8, 64K, 1M, 1G.
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = size::parse)]
     min_bytes: usize,
@@ -136,6 +140,12 @@ impl Args {
             && !algorithm.supports(self.collective)
         {
             return Err(format!("{algorithm} does not carry out {}", self.collective.name()));
+        }
+        if let Some(codec) = self.codec {
+            if self.dtype != DataType::F32 {
+                return Err(format!("codec {codec} works on float32, not on {}", self.dtype));
+            }
+            self.check = 0;
         }
         if let Some(ranks) = self.ranks
             && ranks.get() > MAX_OWN_RANKS

@@ -161,6 +161,7 @@ impl End {
             algorithm: Algorithm::Direct,
             dtype: self.dtype,
             op: ReduceOp::Sum,
+            codec: None,
             count: self.elements,
         };
         let plan = plan(descriptor, &program.finish(), &input, &output, self.tile_bytes);
@@ -190,7 +191,7 @@ pub fn descriptor_of(call: &Call) -> Descriptor {
         _ => call.sizes.iter().sum(),
     };
     let (collective, algorithm) = (call.collective, call.algorithm);
-    Descriptor { collective, algorithm, dtype: call.dtype, op: call.op, count }
+    Descriptor { collective, algorithm, dtype: call.dtype, op: call.op, codec: None, count }
 }
 
 fn collective(id: ItemId, call: &Call, me: u32, n: u32, tile_bytes: u32) -> Request {

@@ -6,6 +6,7 @@ use gradwire_core::{Apply, Placement, Plan, Work};
 use gradwire_reduce::Reduction;
 use gradwire_schedule::{Buffer, Slot};
 
+use super::coding::Coding;
 use super::pool::Pool;
 use super::{Driver, Start};
 use crate::counters::{Counters, add, lower, raise};
@@ -15,7 +16,7 @@ use crate::wait::{OperationState, Outcome};
 /// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Running {
-    plan: Arc<Plan>,
+    pub(super) plan: Arc<Plan>,
     /// World ranks of its peers.
     pub peers: Vec<u32>,
     input: Vec<Memory>,
@@ -24,13 +25,20 @@ pub(crate) struct Running {
     scratch: Vec<Option<Box<[u8]>>>,
     window: u32,
     reduction: Option<Reduction>,
-    finish: Option<u32>,
+    pub(super) finish: Option<u32>,
+    pub(super) coding: Option<Coding>,
     state: Arc<OperationState>,
 }
 
 impl Running {
     pub fn new(start: Start, window: u32, state: Arc<OperationState>) -> Self {
+        let coding = start
+            .plan
+            .descriptor
+            .codec
+            .map(|codec| Coding::new(codec, start.error, start.seed, start.finish));
         Running {
+            coding,
             scratch: start.plan.scratch.iter().map(|_| None).collect(),
             plan: start.plan,
             peers: start.peers,
@@ -81,6 +89,10 @@ impl Running {
     ) {
         let bytes = placement.bytes as usize;
         if bytes == 0 {
+            return;
+        }
+        if self.coding.is_some() {
+            self.apply_encoded(placement, received, pool, counters);
             return;
         }
         let mut at =
@@ -135,9 +147,13 @@ impl Driver {
                     let running =
                         self.operations.get_mut(&placement.operation).expect("it is in flight");
                     let (offset, tile) = (placement.offset, placement.tile);
-                    let from =
-                        running.address(source, offset, tile, &mut self.pool, &self.counters);
-                    running.apply(&placement, from, &mut self.pool, &self.counters);
+                    if running.has_codec() {
+                        running.copy_encoded(source, &placement, &mut self.pool, &self.counters);
+                    } else {
+                        let from =
+                            running.address(source, offset, tile, &mut self.pool, &self.counters);
+                        running.apply(&placement, from, &mut self.pool, &self.counters);
+                    }
                     self.core.on_applied(placement.operation, placement.step, placement.tile);
                 }
                 Work::ApplyHeld { token, placement } => {

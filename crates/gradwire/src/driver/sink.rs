@@ -44,10 +44,11 @@ impl Sink<'_> {
     fn land(&mut self, placement: Placement) -> Landing {
         *self.current = Current::Apply(placement);
         let Placement { operation, offset, tile, .. } = placement;
+        let running = self.operations.get_mut(&operation).expect("it is in flight");
         match placement.apply {
             Apply::Reduce { .. } => Landing::Borrow,
+            Apply::Copy { .. } if running.has_codec() => Landing::Borrow,
             Apply::Copy { destination } => {
-                let running = self.operations.get_mut(&operation).expect("it is in flight");
                 let pointer = running.address(destination, offset, tile, self.pool, self.counters);
                 Landing::Direct { pointer, operation }
             }
@@ -84,14 +85,14 @@ impl Receiver for Sink<'_> {
         }
     }
 
-    fn landed(&mut self, _: &Header, payload: &[u8]) {
+    fn landed(&mut self, header: &Header, payload: &[u8]) {
         match std::mem::replace(self.current, Current::Nothing) {
             Current::Nothing => {}
             Current::Apply(placement) => {
-                add(&self.counters.bytes_received, placement.bytes.into());
+                add(&self.counters.bytes_received, header.payload_bytes.into());
                 // The operation may have ended since the header came.
                 if let Some(running) = self.operations.get_mut(&placement.operation) {
-                    if matches!(placement.apply, Apply::Reduce { .. }) {
+                    if running.has_codec() || matches!(placement.apply, Apply::Reduce { .. }) {
                         running.apply(&placement, payload.as_ptr(), self.pool, self.counters);
                     }
                     self.core.on_applied(placement.operation, placement.step, placement.tile);

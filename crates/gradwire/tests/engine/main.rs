@@ -1,5 +1,6 @@
 //! The engine as its callers see it: ranks are threads of one process with an engine each.
 
+mod codecs;
 mod collectives;
 mod concurrency;
 mod endings;

@@ -1,0 +1,195 @@
+//! The randomized Hadamard transform, which spreads an outlier over its block: a quantizer whose
+//! step follows the largest magnitude then has less to cover. (Suresh et al., "Distributed mean
+//! estimation with limited communication", 2017; on gradients: SDP4Bit, arXiv 2410.15526.)
+//!
+//! The forward transform is H·D / n and the backward one D·H, D being fixed random signs and H the
+//! Hadamard matrix in natural order: orthonormal but for the power of two √n, which is left out so
+//! that values up to `f32::MAX` do not overflow on their way in.
+
+use crate::quantize::map;
+use crate::random::sign_bit;
+
+/// The largest block.
+pub(crate) const MAX_BLOCK: usize = 512;
+
+static SIGNS: [u32; MAX_BLOCK] = {
+    let mut signs = [0; MAX_BLOCK];
+    let mut index = 0;
+    while index < MAX_BLOCK {
+        signs[index] = sign_bit(index);
+        index += 1;
+    }
+    signs
+};
+
+/// Transforms one block: all of it if its length is a power of two, else 32 elements at a time.
+#[inline(always)]
+pub(crate) fn smooth<const AVX2: bool>(block: &mut [f32], full: usize) {
+    let length = if block.len() == full { full } else { 32 };
+    let factor = 1.0 / length as f32;
+    for piece in block.chunks_exact_mut(length) {
+        for (chunk, signs) in piece.as_chunks_mut::<32>().0.iter_mut().zip(SIGNS.as_chunks().0) {
+            let signs: &[u32; 32] = signs;
+            map(&{ *chunk }, chunk, |index, value| {
+                f32::from_bits(value.to_bits() ^ signs[index]) * factor
+            });
+        }
+        hadamard::<AVX2>(piece);
+    }
+}
+
+/// Undoes [`smooth`].
+#[inline(always)]
+pub(crate) fn unsmooth<const AVX2: bool>(block: &mut [f32], full: usize) {
+    let length = if block.len() == full { full } else { 32 };
+    for piece in block.chunks_exact_mut(length) {
+        hadamard::<AVX2>(piece);
+        for (chunk, signs) in piece.as_chunks_mut::<32>().0.iter_mut().zip(SIGNS.as_chunks().0) {
+            let signs: &[u32; 32] = signs;
+            map(&{ *chunk }, chunk, |index, value| f32::from_bits(value.to_bits() ^ signs[index]));
+        }
+    }
+}
+
+/// The fast Walsh–Hadamard transform, widest butterflies first.
+#[inline(always)]
+fn hadamard<const AVX2: bool>(values: &mut [f32]) {
+    let mut half = values.len() / 2;
+    while half >= 32 {
+        for pair in values.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            let (low, high) = (low.as_chunks_mut::<32>().0, high.as_chunks_mut::<32>().0);
+            for (low, high) in low.iter_mut().zip(high) {
+                butterflies(low, high);
+            }
+        }
+        half /= 2;
+    }
+    for chunk in values.as_chunks_mut::<32>().0 {
+        hadamard32::<AVX2>(chunk);
+    }
+}
+
+#[inline(always)]
+fn butterflies(low: &mut [f32; 32], high: &mut [f32; 32]) {
+    let (a, b) = (*low, *high);
+    map(&a, low, |index, value| value + b[index]);
+    map(&a, high, |index, value| value - b[index]);
+}
+
+#[inline(always)]
+fn hadamard32<const AVX2: bool>(values: &mut [f32; 32]) {
+    #[cfg(target_arch = "x86_64")]
+    if AVX2 {
+        // SAFETY: AVX2 is set only in functions compiled for it.
+        return unsafe { avx2::hadamard32(values) };
+    }
+    for half in [16, 8, 4, 2, 1] {
+        for pair in values.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            for (low, high) in low.iter_mut().zip(high) {
+                (*low, *high) = (*low + *high, *low - *high);
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::SIGNS;
+
+    /// 32 elements.
+    type Vectors = (__m256, __m256, __m256, __m256);
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn hadamard32(values: &mut [f32; 32]) {
+        store(hadamard(load(values)), values);
+    }
+
+    /// [`super::smooth`] of one block of 32, left in registers.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn smooth32(values: &[f32; 32]) -> Vectors {
+        let factor = _mm256_set1_ps(1.0 / 32.0);
+        let (a, b, c, d) = flip_signs(load(values));
+        let (a, b) = (_mm256_mul_ps(a, factor), _mm256_mul_ps(b, factor));
+        let (c, d) = (_mm256_mul_ps(c, factor), _mm256_mul_ps(d, factor));
+        hadamard((a, b, c, d))
+    }
+
+    /// [`super::unsmooth`] of one block of 32.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn unsmooth32(vectors: Vectors, values: &mut [f32; 32]) {
+        store(flip_signs(hadamard(vectors)), values);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(values: &[f32; 32]) -> Vectors {
+        let at = values.as_ptr();
+        // SAFETY: four loads of eight elements cover the 32 of the array.
+        unsafe {
+            (
+                _mm256_loadu_ps(at),
+                _mm256_loadu_ps(at.add(8)),
+                _mm256_loadu_ps(at.add(16)),
+                _mm256_loadu_ps(at.add(24)),
+            )
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn store((a, b, c, d): Vectors, values: &mut [f32; 32]) {
+        let at = values.as_mut_ptr();
+        // SAFETY: four stores of eight elements cover the 32 of the array.
+        unsafe {
+            _mm256_storeu_ps(at, a);
+            _mm256_storeu_ps(at.add(8), b);
+            _mm256_storeu_ps(at.add(16), c);
+            _mm256_storeu_ps(at.add(24), d);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn flip_signs((a, b, c, d): Vectors) -> Vectors {
+        let at: *const f32 = SIGNS.as_ptr().cast();
+        // SAFETY: the table has 512 words, which are bits of a float as well.
+        unsafe {
+            (
+                _mm256_xor_ps(a, _mm256_loadu_ps(at)),
+                _mm256_xor_ps(b, _mm256_loadu_ps(at.add(8))),
+                _mm256_xor_ps(c, _mm256_loadu_ps(at.add(16))),
+                _mm256_xor_ps(d, _mm256_loadu_ps(at.add(24))),
+            )
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn hadamard((a, b, c, d): Vectors) -> Vectors {
+        let (a, c) = (_mm256_add_ps(a, c), _mm256_sub_ps(a, c));
+        let (b, d) = (_mm256_add_ps(b, d), _mm256_sub_ps(b, d));
+        let (a, b) = (_mm256_add_ps(a, b), _mm256_sub_ps(a, b));
+        let (c, d) = (_mm256_add_ps(c, d), _mm256_sub_ps(c, d));
+        (within(a), within(b), within(c), within(d))
+    }
+
+    /// The three stages inside a vector: each adds to it, with the signs of the second elements of
+    /// the pairs flipped, itself with the pairs swapped.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn within(x: __m256) -> __m256 {
+        let flip_4 = _mm256_setr_ps(0.0, 0.0, 0.0, 0.0, -0.0, -0.0, -0.0, -0.0);
+        let flip_2 = _mm256_setr_ps(0.0, 0.0, -0.0, -0.0, 0.0, 0.0, -0.0, -0.0);
+        let flip_1 = _mm256_setr_ps(0.0, -0.0, 0.0, -0.0, 0.0, -0.0, 0.0, -0.0);
+        let x = _mm256_add_ps(_mm256_permute2f128_ps::<1>(x, x), _mm256_xor_ps(x, flip_4));
+        let x = _mm256_add_ps(_mm256_permute_ps::<0b01_00_11_10>(x), _mm256_xor_ps(x, flip_2));
+        _mm256_add_ps(_mm256_permute_ps::<0b10_11_00_01>(x), _mm256_xor_ps(x, flip_1))
+    }
+}

@@ -1,0 +1,333 @@
+"""The adaptive controller: measures, plans, watches, and plans again.
+
+Everything it decides from is reduced over the ranks first, or is a reduced gradient, which is the
+same on all of them: so all ranks switch on the same step. `planning.py` has the arithmetic,
+`measuring.py` what is measured of gradients and codecs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.measuring import CodecMeter
+from gradwire.compression.planning import CANDIDATES, NONE, Costs, Plan, TensorMeasure, choose
+
+_log = logging.getLogger("gradwire.compression")
+
+FIRST_PLAN = 4
+"""The step after which there is a first plan; that step is measured."""
+
+INTERVALS = (10, 20, 50)
+"""Steps to the next plan; the last one again and again. Early on gradients change fast."""
+
+JUMP = 10.0
+"""A gradient so many times larger than usual is an alarm."""
+
+ALARM_STEPS = 10
+"""Steps without compression after an alarm."""
+
+EMBEDDING_ASPECT = 8
+"""A matrix with so many times more rows than columns is taken for an embedding."""
+
+EMBEDDING_BITS = 8
+
+
+class Controller:
+    """Chooses codecs for the parameters of one hook.
+
+    Parameters
+    ----------
+    config
+        The tolerance, and what never is compressed.
+    group
+        The process group, gradwire's.
+    """
+
+    def __init__(self, config: CompressionConfig, group: Any) -> None:
+        self._config = config
+        self._group = group
+        self._meter = CodecMeter(CANDIDATES)
+        self._lock = threading.Lock()
+        self._step = 1
+        self._planned_step = FIRST_PLAN
+        self._plans = 0
+        self._plan: Plan | None = None
+        self._alarm_until = 0
+        self._usual_norm = 0.0
+        self._error_factor = 1.0
+        self._seconds_per_byte = 0.0
+        self._keys: dict[int, int] = {}
+        self._shapes: list[tuple[int, ...]] = []
+        self._began = 0.0
+        self._recent: deque[float] = deque(maxlen=9)  # Pauses between steps must not count.
+        self._start_step()
+
+    def _start_step(self) -> None:
+        self._measures: dict[int, TensorMeasure] = {}
+        self._local: dict[int, Tensor] = {}
+        self._fixed_bytes: dict[int, int] = {}
+        self._wire_bytes: dict[int, float] = {}
+        self._ready: dict[int, float] = {}
+        self._done: dict[int, float] = {}
+        self._square = 0.0
+        self._finite = True
+        self._checked: tuple[float, float] | None = None
+
+    # ------------------------------------------------------------- the hook's side
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether this step is measured: the one that a plan follows."""
+        return self._step == self._planned_step
+
+    def codec(self, parameter: Tensor) -> str:
+        """Return how a parameter's gradient travels in this step."""
+        if self._plan is None or self._step < self._alarm_until:
+            return NONE
+        return self._plan.codecs.get(self._key(parameter), NONE)
+
+    def before(
+        self, bucket: int, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> None:
+        """Look at a bucket's local gradients before they are reduced."""
+        now = time.perf_counter()
+        fixed = 0
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            key = self._key(parameter)
+            if not self._may_be_compressed(parameter, gradient):
+                fixed += gradient.nbytes
+            elif self.is_measured:
+                measure = TensorMeasure(gradient.numel(), bucket)
+                measure.smallest_bits = _smallest_bits(parameter)
+                measure.errors = self._meter.relative_errors(gradient)
+                self._measures[key] = measure
+                self._local[key] = gradient.clone()
+        self._fixed_bytes[bucket] = fixed
+        self._wire_bytes[bucket] = fixed + sum(
+            gradient.numel() * self._meter.bytes_per_element[self.codec(parameter)]
+            for parameter, gradient in zip(parameters, gradients, strict=True)
+            if self._may_be_compressed(parameter, gradient)
+        )
+        self._ready[bucket] = now
+
+    def after(
+        self, bucket: int, parameters: Sequence[Tensor], gradients: Sequence[Tensor], done: float
+    ) -> None:
+        """Look at a bucket's reduced gradients; called by one thread for each bucket."""
+        total = 0.0
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            square = float(torch.linalg.vector_norm(gradient)) ** 2
+            total += square
+            key = self._key(parameter)
+            if key in self._measures:
+                self._measures[key].square = square
+                difference = self._local[key] - gradient
+                self._measures[key].noise = float(torch.linalg.vector_norm(difference)) ** 2
+        if self.is_measured and bucket == self._plans % len(self._ready):
+            self._check(parameters, gradients)
+        with self._lock:
+            self._done[bucket] = done
+            self._square += total
+            self._finite &= math.isfinite(total)
+
+    def _check(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Reduce a bucket once more without a codec, and note the true and predicted errors."""
+        keys = [self._key(parameter) for parameter in parameters]
+        compressed = [at for at, key in enumerate(keys) if key in self._local]
+        compressed = [at for at in compressed if self.codec(parameters[at]) != NONE]
+        if not compressed:
+            return
+        exact = torch.cat([self._local[keys[at]] for at in compressed])
+        work = self._group._reduce_in_place("all_reduce", exact, dist.ReduceOp.AVG, 0, None)
+        work._outcome()
+        got = torch.cat([gradients[at] for at in compressed])
+        true = float(torch.linalg.vector_norm(got - exact)) ** 2
+        predicted = 0.0
+        for at in compressed:
+            measure, codec = self._measures[keys[at]], self.codec(parameters[at])
+            predicted += _added_error(measure, codec, self._group.size(), gradients[at])
+        self._checked = (true, predicted)
+
+    def end_step(self) -> None:
+        """All buckets of the step are reduced: look at it as a whole, and perhaps plan."""
+        now = time.perf_counter()
+        if self._began:
+            self._recent.append(now - self._began)
+        self._began = now
+        if self._ready:
+            self._watch()
+            if self.is_measured and self._measures and self._finite:
+                self._make_plan(statistics.median(self._recent))
+            elif self.is_measured:
+                self._planned_step += 1
+            self._step += 1
+        self._start_step()
+
+    # ------------------------------------------------------------- watching
+
+    def _watch(self) -> None:
+        """Raise precision at once when gradients are not what they used to be."""
+        norm = math.sqrt(self._square) if self._finite else math.inf
+        jumped = self._usual_norm > 0 and norm > JUMP * self._usual_norm
+        if jumped or not self._finite:
+            what = f"gradient norm {norm:.3g}, usually {self._usual_norm:.3g}"
+            self._alarm_until = self._step + 1 + ALARM_STEPS
+            self._planned_step = self._alarm_until
+            _log.warning("step %d: %s; no compression for %d steps", self._step, what, ALARM_STEPS)
+        if self._finite:
+            weight = 0.1 if self._usual_norm else 1.0
+            self._usual_norm += weight * (norm - self._usual_norm)
+
+    # ------------------------------------------------------------- planning
+
+    def _make_plan(self, seconds: float) -> None:
+        buckets = sorted(self._ready)
+        keys = sorted(self._measures)
+        names = [name for name in CANDIDATES if name != NONE]
+        busy, traffic = self._busy_seconds(), self._traffic()
+        first = self._ready[buckets[0]]
+        own = [seconds, busy, *self._meter.seconds(names)]
+        own += [self._ready[bucket] - first for bucket in buckets]
+        for key in keys:
+            measure = self._measures[key]
+            own += [measure.noise, *(measure.errors.get(name, 0.0) for name in names)]
+        reduced = torch.tensor(own, dtype=torch.float64)
+        work = self._group._reduce_in_place("all_reduce", reduced, dist.ReduceOp.AVG, 0, None)
+        work.wait()
+        means = iter(reduced.tolist())
+        seconds, busy = next(means), next(means)
+        codec_seconds = {name: (next(means), next(means)) for name in names}
+        ready = [next(means) for _ in buckets]
+        ranks = self._group.size()
+        for key in keys:
+            measure = self._measures[key]
+            spread = next(means) / max(1, ranks - 1)
+            measure.noise = spread
+            relative = {name: next(means) for name in names}
+            local = measure.square + spread * ranks
+            measure.errors = {
+                name: error * (local / ranks + measure.square) for name, error in relative.items()
+            }
+        measured = busy / traffic if traffic else 0.0
+        self._seconds_per_byte = measured or self._seconds_per_byte
+        if self._checked is not None and self._checked[1] > 0:
+            true, predicted = self._checked
+            self._error_factor = min(100.0, max(0.5, true / predicted))
+        costs = Costs(
+            ranks,
+            self._seconds_per_byte,
+            0.0,
+            {NONE: (0.0, 0.0), **codec_seconds},
+            self._meter.bytes_per_element,
+        )
+        fixed = [
+            2 * (ranks - 1) / ranks * self._fixed_bytes[bucket] * self._seconds_per_byte
+            for bucket in buckets
+        ]
+        plan = choose(
+            self._measures, ready, fixed, costs, self._config.tolerance, seconds, self._error_factor
+        )
+        self._plan = plan
+        self._planned_step += INTERVALS[min(self._plans, len(INTERVALS) - 1)]
+        self._plans += 1
+        _log.info("step %d: %s\n%s", self._step, plan.reason, self.table())
+
+    def _busy_seconds(self) -> float:
+        """Return how long at least one bucket was on its way."""
+        busy, free = 0.0, 0.0
+        for bucket in sorted(self._ready, key=self._ready.__getitem__):
+            start, end = max(free, self._ready[bucket]), self._done[bucket]
+            busy += max(0.0, end - start)
+            free = max(free, end)
+        return busy
+
+    def _traffic(self) -> float:
+        """Return the bytes that this rank has sent in this step."""
+        ranks = self._group.size()
+        return 2 * (ranks - 1) / ranks * sum(self._wire_bytes.values())
+
+    # ------------------------------------------------------------- what it says
+
+    def table(self) -> str:
+        """Return what was chosen for which tensor, and why."""
+        plan = self._plan
+        if plan is None:
+            return f"no plan before step {FIRST_PLAN}; gradients travel uncompressed"
+        link = 8e-9 / self._seconds_per_byte if self._seconds_per_byte else math.inf
+        lines = [
+            f"plan {self._plans}: {plan.reason}",
+            f"link {link:.2f} Gbit/s a rank, errors {self._error_factor:.2f} times those predicted",
+            f"{'tensor':<24}{'elements':>12}  codec",
+        ]
+        for key, codec in sorted(plan.codecs.items()):
+            shape = "x".join(map(str, self._shapes[key]))
+            lines.append(f"{shape:<24}{math.prod(self._shapes[key]):>12}  {codec}")
+        return "\n".join(lines)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run starts from."""
+        return {
+            "step": self._step,
+            "planned_step": self._planned_step,
+            "plans": self._plans,
+            "plan": None if self._plan is None else asdict(self._plan),
+            "alarm_until": self._alarm_until,
+            "usual_norm": self._usual_norm,
+            "error_factor": self._error_factor,
+            "shapes": self._shapes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a saved run was; parameters come in the same order again."""
+        self._step = state["step"]
+        self._planned_step = state["planned_step"]
+        self._plans = state["plans"]
+        self._plan = None if state["plan"] is None else Plan(**state["plan"])
+        self._alarm_until = state["alarm_until"]
+        self._usual_norm = state["usual_norm"]
+        self._error_factor = state["error_factor"]
+
+    # ------------------------------------------------------------- tensors
+
+    def _key(self, parameter: Tensor) -> int:
+        """Return a parameter's number, in the order in which they were met: alike on all ranks."""
+        key = self._keys.get(id(parameter))
+        if key is None:
+            key = self._keys[id(parameter)] = len(self._keys)
+            self._shapes.append(tuple(parameter.shape))
+        return key
+
+    def _may_be_compressed(self, parameter: Tensor, gradient: Tensor) -> bool:
+        return (
+            gradient.dtype == torch.float32
+            and parameter.dim() > 1
+            and parameter.numel() >= self._config.smallest
+        )
+
+
+def _smallest_bits(parameter: Tensor) -> int:
+    rows, columns = parameter.shape[0], parameter.shape[1:].numel()
+    return EMBEDDING_BITS if rows >= EMBEDDING_ASPECT * columns else 0
+
+
+def _added_error(measure: TensorMeasure, codec: str, ranks: int, gradient: Tensor) -> float:
+    """Return the squared error that a codec is expected to add to a mean gradient.
+
+    Each rank's contribution is encoded once, independently, and their mean once more.
+    """
+    square = float(torch.linalg.vector_norm(gradient)) ** 2
+    local = square + measure.noise * ranks / max(1, ranks - 1)
+    return measure.errors.get(codec, 0.0) * (local / ranks + square)

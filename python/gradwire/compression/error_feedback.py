@@ -1,0 +1,167 @@
+"""Error feedback: what a codec loses of a gradient is added to the next one.
+
+Kept for each parameter, since DDP changes its buckets after the first step, in 8 bits, and in units
+of this rank's own gradient, so that the sum over ranks is what the model has not yet been given.
+(Seide et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847; 8-bit residuals: LoCo, 2407.04480.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwire._native import Codec
+
+_CODEC = Codec("int8/128")
+
+
+class _Residual:
+    """Values in 8 bits."""
+
+    def __init__(self, values: Tensor) -> None:
+        values = values.contiguous()
+        self.elements = values.numel()
+        self._encoded = torch.empty(_CODEC.encoded_bytes(self.elements), dtype=torch.uint8)
+        _CODEC.encode(_place(values), _place(self._encoded), 0)
+
+    def saved(self) -> dict[str, Any]:
+        """Return what `loaded` makes the same bits of."""
+        return {"elements": self.elements, "encoded": self._encoded}
+
+    @classmethod
+    def loaded(cls, saved: Mapping[str, Any]) -> _Residual:
+        """Return what was saved."""
+        residual = cls.__new__(cls)
+        residual.elements, residual._encoded = saved["elements"], saved["encoded"]
+        if residual._encoded.numel() != _CODEC.encoded_bytes(residual.elements):
+            raise ValueError("a saved residual is damaged: its length does not fit its elements")
+        return residual
+
+    def add_to(self, values: Tensor) -> None:
+        """Add them to contiguous float32 values on the host."""
+        _CODEC.decode_add(_place(self._encoded), _place(values))
+
+    def values(self) -> Tensor:
+        """Return them as they are."""
+        values = torch.zeros(self.elements)
+        self.add_to(values)
+        return values
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
+
+
+class ErrorFeedback:
+    """The residuals of one rank.
+
+    A step's residuals count once the step is over and all its gradients were finite: a step that
+    an optimizer skips because of an infinity leaves them as they were.
+
+    Parameters
+    ----------
+    decay
+        What residuals are multiplied by from step to step.
+    """
+
+    def __init__(self, decay: float = 1.0) -> None:
+        self._decay = decay
+        self._kept: dict[int, _Residual] = {}
+        self._next: dict[int, _Residual] = {}
+        self._all_finite = True
+        self._scale = 1.0
+        self._named: dict[str, _Residual] = {}
+
+    def add(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Add a parameter's residual to its gradient (float32, contiguous)."""
+        kept = self._kept.get(id(parameter))
+        if kept is None:
+            return
+        if gradient.is_cpu:
+            kept.add_to(gradient)
+        else:
+            gradient.add_(kept.values().to(gradient.device))
+
+    def keep(self, parameter: Tensor, residual: Tensor) -> None:
+        """Note what this step lost of a parameter's gradient; the tensor may be overwritten."""
+        if self._decay != 1.0:
+            residual.mul_(self._decay)
+        self._next[id(parameter)] = _Residual(residual)
+
+    def note(self, finite: bool) -> None:
+        """Note whether a reduced gradient of this step is finite; the same on all ranks."""
+        self._all_finite &= finite
+
+    def end_step(self, loss_scale: float | None = None) -> bool:
+        """Take the step's residuals over, unless it met an infinity; true if it did not."""
+        finite = self._all_finite
+        if finite:
+            self._kept.update(self._next)
+        self._next.clear()
+        self._all_finite = True
+        if loss_scale is not None and loss_scale != self._scale:
+            self.scale(loss_scale / self._scale)
+            self._scale = loss_scale
+        return finite
+
+    def scale(self, factor: float) -> None:
+        """Multiply all residuals, as when the loss scale changes."""
+        for key, kept in self._kept.items():
+            self._kept[key] = _Residual(kept.values().mul_(factor))
+
+    def clear(self) -> None:
+        """Forget all residuals."""
+        self._kept.clear()
+        self._next.clear()
+
+    def norm(self) -> float:
+        """Return the norm of all residuals together."""
+        squares = (float(kept.values().square().sum()) for kept in self._kept.values())
+        return sum(squares) ** 0.5
+
+    def adopt(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Give parameters the residuals that were loaded under their names."""
+        for name, parameter in parameters:
+            if name in self._named:
+                residual = self._named.pop(name)
+                if residual.elements != parameter.numel():
+                    raise ValueError(
+                        f"the residual of {name!r} has {residual.elements} elements, "
+                        f"the parameter {parameter.numel()}; load the state of the same model"
+                    )
+                self._kept[id(parameter)] = residual
+
+    def state_dict(self, module: nn.Module) -> dict[str, Any]:
+        """Return this rank's residuals by the names of the module's parameters."""
+        return {
+            "residuals": {
+                name: self._kept[id(parameter)].saved()
+                for name, parameter in module.named_parameters()
+                if id(parameter) in self._kept
+            },
+            "loss_scale": self._scale,
+        }
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]], rank: int, size: int) -> None:
+        """Take over residuals, those of all old ranks in their order if their number changes.
+
+        What the old ranks together had not yet given to the model is given by the new ones: rank
+        `r` takes the residuals of the old ranks `r`, `r + size` ..., weighted so that their mean
+        over ranks stays what it was.
+        """
+        self.clear()
+        self._scale = float(states[0]["loss_scale"])
+        weight = size / len(states)
+        if weight == 1:
+            saved = states[rank]["residuals"]
+            self._named = {name: _Residual.loaded(one) for name, one in saved.items()}
+            return
+        sums: dict[str, Tensor] = {}
+        for state in states[rank::size]:
+            for name, one in state["residuals"].items():
+                scaled = _Residual.loaded(one).values() * weight
+                sums[name] = sums[name] + scaled if name in sums else scaled
+        self._named = {name: _Residual(values) for name, values in sums.items()}

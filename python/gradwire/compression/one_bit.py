@@ -1,0 +1,140 @@
+"""1-bit Adam: momentum travels as signs once the variance has settled.
+
+Tang et al. 2021 (arXiv 2102.02888). Signs of raw gradients under Adam do not train: its variance is
+not linear in what it is given. So the first steps are plain Adam; then the variance is frozen, and
+what is averaged over ranks is the momentum, one bit an element with a scale for each block, with
+error feedback on both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.compression.error_feedback import ErrorFeedback
+from gradwire.compression.operations import gradwire_group
+
+CODEC = "sign1"
+
+
+class OneBitAdam(torch.optim.Optimizer):
+    """Adam that does its own communication: the model must not be wrapped in DDP.
+
+    Parameters
+    ----------
+    params
+        Parameters or groups of them; float32, on the host or a CUDA device, alike on all ranks.
+    lr, betas, eps, weight_decay
+        As in `torch.optim.AdamW`.
+    warm_up_steps
+        Steps of plain AdamW on averaged gradients; 15 to 25 % of training is usual.
+    group
+        The process group, gradwire's; the default group if not given.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        warm_up_steps: int,
+        group: Any = None,
+    ) -> None:
+        if warm_up_steps < 1:
+            raise ValueError("warm_up_steps must be at least 1: the variance has to settle first")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
+        self._group = gradwire_group(group)
+        self._warm_up_steps = warm_up_steps
+        self._steps = 0
+        self._feedback = ErrorFeedback()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Average over ranks and update the parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._steps += 1
+        members = [
+            (parameter, group)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        if self._steps <= self._warm_up_steps:
+            self._average([parameter.grad for parameter, _ in members])
+            for parameter, group in members:
+                self._update_moments(parameter, group)
+        else:
+            self._average_momentum(members)
+        for parameter, group in members:
+            self._update(parameter, group)
+        return loss
+
+    def _average(self, tensors: list[Tensor]) -> None:
+        works = [
+            self._group._reduce_in_place("all_reduce", tensor, dist.ReduceOp.AVG, 0, None)
+            for tensor in tensors
+        ]
+        for work in works:
+            work.wait()
+
+    def _update_moments(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
+        first, second = group["betas"]
+        state["exp_avg"].lerp_(parameter.grad, 1 - first)
+        state["exp_avg_sq"].mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
+
+    def _average_momentum(self, members: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        """Average this step's local momenta, encoded; small tensors travel as they are."""
+        running = []
+        small = []
+        for parameter, group in members:
+            momentum = self.state[parameter]["exp_avg"]
+            momentum.lerp_(parameter.grad, 1 - group["betas"][0])
+            if parameter.dim() < 2:
+                small.append(momentum)
+                continue
+            flat = momentum.view(-1)
+            self._feedback.add(parameter, flat)
+            error = torch.empty(flat.shape)
+            work = self._group._reduce_with_codec(flat, "avg", CODEC, error)
+            running.append((work, parameter, flat, error))
+        self._average(small)
+        for work, parameter, flat, error in running:
+            work.wait()
+            self._feedback.keep(parameter, error)
+            self._feedback.note(bool(torch.isfinite(flat).all()))
+        self._feedback.end_step()
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        first, second = group["betas"]
+        settled = min(self._steps, self._warm_up_steps)
+        corrected = state["exp_avg_sq"] / (1 - second**settled)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        step = -group["lr"] / (1 - first**self._steps)
+        parameter.addcdiv_(state["exp_avg"], corrected.sqrt_().add_(group["eps"]), value=step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; residuals are this rank's own and are not part of it."""
+        return {**super().state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, with empty residuals."""
+        self._steps = state_dict["steps"]
+        rest = {name: value for name, value in state_dict.items() if name != "steps"}
+        super().load_state_dict(rest)
+        self._feedback.clear()
