@@ -11,6 +11,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import signal
 import statistics
@@ -133,8 +134,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--backends",
         type=_backends,
-        default=["gloo", "gradwire"],
-        help="in this order (default gloo,gradwire)",
+        default=["gloo", "gradwire", "gradwire+adaptive"],
+        help="in this order, with a codec behind a + (default gloo,gradwire,gradwire+adaptive)",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE, help="where the result goes")
@@ -291,10 +292,12 @@ def _follow(job: Job, followers: list[EventFollower], progress: Progress) -> Non
 def _launches(
     backend: str, options: argparse.Namespace, size: Size, network: Network, directory: Path
 ) -> list[Launch]:
+    name, _, codec = backend.partition("+")
     program = [
         sys.executable,
         str(HERE / "train.py"),
-        *("--backend", backend),
+        *("--backend", name),
+        *(("--codec", codec) if codec else ()),
         *("--text", str(options.out.resolve() / "runs" / "text")),
         *("--events", str(directory.resolve())),
         *("--seed", str(options.seed)),
@@ -409,8 +412,11 @@ def _positive(value: str) -> int:
 
 def _backends(value: str) -> list[str]:
     names = value.split(",")
-    if not all(name.isidentifier() for name in names):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a list of backends, like gloo,gradwire")
+    parts = [part for name in names for part in name.split("+", 1)]
+    if not all(re.fullmatch(r"\w[\w/+-]*", part) for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is not a list of backends, like gloo,gradwire+adaptive"
+        )
     return names
 
 

@@ -27,6 +27,8 @@ import torch.distributed as dist
 from interface import interface_towards, sent_bytes
 from model import GPT, Shape, parameter_count
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
 WARM_UP_STEPS = 3  # not timed: DDP lays its buckets out anew after the first one
@@ -115,6 +117,8 @@ class Training:
         self.model = DistributedDataParallel(
             GPT(shape), gradient_as_bucket_view=True, bucket_cap_mb=options.bucket_mb
         )
+        if options.codec:
+            register_codec(self.model, options.backend, options.codec)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), fused=True
         )
@@ -183,6 +187,27 @@ class Training:
         self.log.write("held_out", step=step, loss=sum(losses) / len(losses))
 
 
+def register_codec(model: DistributedDataParallel, backend: str, codec: str) -> None:
+    """Make gradients travel encoded: by gradwire's hook, or on other backends by PyTorch's own.
+
+    Raises
+    ------
+    ValueError
+        If PyTorch has no such hook.
+    """
+    if backend == "gradwire":
+        import gradwire
+
+        model.register_comm_hook(*gradwire.ddp_hook(codec))
+    elif codec == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif codec == "power_sgd":
+        state = power_sgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=4)
+        model.register_comm_hook(state, power_sgd.powerSGD_hook)
+    else:
+        raise ValueError(f"PyTorch has no hook {codec!r}; it has fp16 and power_sgd")
+
+
 def block_ends(steps: int, blocks: int) -> list[int]:
     """Split `steps` into at most `blocks` nearly equal blocks; return the step each ends at."""
     blocks = min(blocks, steps)
@@ -212,6 +237,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="One rank of the demo; demo/run.py starts it.")
     parser.add_argument("--backend", required=True)
+    parser.add_argument("--codec", help="how gradients travel, if not as they are")
     parser.add_argument("--text", type=Path, required=True, help="train.bin and held_out.bin")
     parser.add_argument("--events", type=Path, required=True, help="where rank<N>.jsonl goes")
     parser.add_argument("--seed", type=int, default=1)

@@ -71,6 +71,7 @@ class Controller:
         self._seconds_per_byte = 0.0
         self._keys: dict[int, int] = {}
         self._shapes: list[tuple[int, ...]] = []
+        self._buckets = 0
         self._began = 0.0
         self._recent: deque[float] = deque(maxlen=9)  # Pauses between steps must not count.
         self._start_step()
@@ -82,9 +83,9 @@ class Controller:
         self._wire_bytes: dict[int, float] = {}
         self._ready: dict[int, float] = {}
         self._done: dict[int, float] = {}
-        self._square = 0.0
+        self._squares: dict[int, float] = {}
         self._finite = True
-        self._checked: tuple[float, float] | None = None
+        self._checked = (0.0, 0.0)
 
     # ------------------------------------------------------------- the hook's side
 
@@ -136,11 +137,12 @@ class Controller:
                 self._measures[key].square = square
                 difference = self._local[key] - gradient
                 self._measures[key].noise = float(torch.linalg.vector_norm(difference)) ** 2
-        if self.is_measured and bucket == self._plans % len(self._ready):
+        # Of the last step's number: how many are ready by now differs between ranks.
+        if self.is_measured and bucket == self._plans % max(1, self._buckets):
             self._check(parameters, gradients)
         with self._lock:
             self._done[bucket] = done
-            self._square += total
+            self._squares[bucket] = total
             self._finite &= math.isfinite(total)
 
     def _check(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
@@ -174,13 +176,16 @@ class Controller:
             elif self.is_measured:
                 self._planned_step += 1
             self._step += 1
+            self._buckets = len(self._ready)
         self._start_step()
 
     # ------------------------------------------------------------- watching
 
     def _watch(self) -> None:
         """Raise precision at once when gradients are not what they used to be."""
-        norm = math.sqrt(self._square) if self._finite else math.inf
+        # Summed in the same order on all ranks: they must come to the same conclusion.
+        square = sum(self._squares[bucket] for bucket in sorted(self._squares))
+        norm = math.sqrt(square) if self._finite else math.inf
         jumped = self._usual_norm > 0 and norm > JUMP * self._usual_norm
         if jumped or not self._finite:
             what = f"gradient norm {norm:.3g}, usually {self._usual_norm:.3g}"
@@ -199,7 +204,7 @@ class Controller:
         names = [name for name in CANDIDATES if name != NONE]
         busy, traffic = self._busy_seconds(), self._traffic()
         first = self._ready[buckets[0]]
-        own = [seconds, busy, *self._meter.seconds(names)]
+        own = [seconds, busy, *self._checked, *self._meter.seconds(names)]
         own += [self._ready[bucket] - first for bucket in buckets]
         for key in keys:
             measure = self._measures[key]
@@ -209,6 +214,7 @@ class Controller:
         work.wait()
         means = iter(reduced.tolist())
         seconds, busy = next(means), next(means)
+        true, predicted = next(means), next(means)
         codec_seconds = {name: (next(means), next(means)) for name in names}
         ready = [next(means) for _ in buckets]
         ranks = self._group.size()
@@ -223,8 +229,7 @@ class Controller:
             }
         measured = busy / traffic if traffic else 0.0
         self._seconds_per_byte = measured or self._seconds_per_byte
-        if self._checked is not None and self._checked[1] > 0:
-            true, predicted = self._checked
+        if predicted > 0:
             self._error_factor = min(100.0, max(0.5, true / predicted))
         costs = Costs(
             ranks,
