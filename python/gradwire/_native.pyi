@@ -68,12 +68,15 @@ class Communicator:
         waits_at_once: bool = False,
         codec: str | None = None,
         error: list[tuple[int, int]] | tuple[()] = (),
+        priority: int | None = None,
     ) -> Handle:
         """Start an operation on memory given as (address, bytes); it must outlive the handle.
 
         `peer` is the other rank of `send` and `receive`; a receive without one takes what comes
         first. `waits_at_once` promises that the caller waits next. `codec` names how values
         travel; what it loses of this rank's contribution is left in `error`, unless that is empty.
+        Operations with a lower `priority` (0 to 255, 128 for collectives and 64 for messages if
+        not given) overtake others.
         """
 
 class Codec:

@@ -194,13 +194,25 @@ class Collectives:
         return self._start(collective, dtype, name, arguments, [tensor], root=root, limit=limit)
 
     def _reduce_with_codec(
-        self, tensor: Tensor, operator: str, codec: str, error: Tensor | None = None
+        self,
+        tensor: Tensor,
+        operator: str,
+        codec: str | None,
+        error: Tensor | None = None,
+        priority: int | None = None,
     ) -> AsyncWork:
-        """Reduce a float32 tensor over all ranks, in place, encoded on the wire."""
+        """Reduce a float32 tensor over all ranks, in place, perhaps encoded on the wire."""
         arguments = arguments_for(tensor)
         arguments.add_in_place(tensor)
         return self._start(
-            "all_reduce", "f32", operator, arguments, [tensor], codec=codec, error=error
+            "all_reduce",
+            "f32",
+            operator,
+            arguments,
+            [tensor],
+            codec=codec,
+            error=error,
+            priority=priority,
         )
 
     def reduce_scatter(
@@ -569,6 +581,7 @@ class Collectives:
         limit: float | None = None,
         codec: str | None = None,
         error: Tensor | None = None,
+        priority: int | None = None,
     ) -> AsyncWork:
         """Hand an operation to the engine, on the host at once, on a device behind its copies."""
         is_point_to_point = collective in _POINT_TO_POINT
@@ -591,6 +604,7 @@ class Collectives:
                 timeout_s=limit,
                 codec=codec,
                 error=() if error is None else [(error.data_ptr(), error.nbytes)],
+                priority=priority,
             )
 
         lineage = None if is_point_to_point else (channel, next(channel.numbers))

@@ -12,7 +12,7 @@ use crate::arrival::{Early, Hold, HoldTarget, Key};
 use crate::failure::{Cause, Failure};
 use crate::group::{Group, Removed};
 use crate::operation::{MAX_WINDOW, Operation, OperationPeer, Operations, StepState};
-use crate::peer::{Control, Liveness, Peer};
+use crate::peer::{Control, Liveness, Order, Peer};
 use crate::plan::{ANY_SOURCE, Plan};
 use crate::{Header, Time};
 
@@ -70,6 +70,8 @@ pub struct Submission {
     pub tag: u32,
     /// When to give up.
     pub deadline: Option<Time>,
+    /// Its tiles overtake those of operations with a higher number. Each rank decides for itself.
+    pub priority: u8,
 }
 
 /// Why an operation was not started.
@@ -239,7 +241,7 @@ pub struct Core {
     pub(crate) holds: FxHashMap<HoldToken, Hold>,
     pub(crate) next_hold: HoldToken,
     next_order: u64,
-    pub(crate) orders: FxHashMap<OperationId, u64>,
+    pub(crate) orders: FxHashMap<OperationId, Order>,
     pub(crate) work: VecDeque<Queued>,
     pub(crate) completions: VecDeque<Completion>,
     /// Silent peers whose lanes the driver has not been told to close.
@@ -356,7 +358,7 @@ impl Core {
         if !self.has_room() {
             return Err(SubmitError::Full(self.config.max_operations));
         }
-        let Submission { group: id, plan, tag, deadline } = submission;
+        let Submission { group: id, plan, tag, deadline, priority } = submission;
         let group = self.groups.get(&id).ok_or(SubmitError::NoGroup(id))?;
         if let Some(failure) = &group.failure {
             let (group, failure) = (group.name.clone(), failure.clone());
@@ -388,7 +390,8 @@ impl Core {
             deadline,
             plan,
         });
-        self.orders.insert(operation, self.next_order);
+        let order = Order { priority, number: self.next_order };
+        self.orders.insert(operation, order);
         self.next_order += 1;
         match key {
             Some(key) => self.start(operation, key),
@@ -677,7 +680,7 @@ impl Core {
             .iter()
             .filter_map(|(id, operation)| (operation.group == group).then_some(id))
             .collect();
-        ended.sort_unstable_by_key(|id| self.orders[id]);
+        ended.sort_unstable_by_key(|id| self.orders[id].number);
         for id in ended {
             let operation = self.forget(id).expect("just listed");
             let source = operation.peers.first().map(|peer| peer.world);

@@ -124,7 +124,7 @@ impl Core {
         for (id, operation) in self.operations.iter() {
             if !operation.plan.descriptor.is_point_to_point() {
                 let first = oldest.entry(operation.group).or_insert(id);
-                if self.orders[&id] < self.orders[first] {
+                if self.orders[&id].number < self.orders[first].number {
                     *first = id;
                 }
             }
@@ -187,7 +187,7 @@ impl Core {
             let grace = if anyone_missing { Duration::ZERO } else { DEADLINE_GRACE };
             is_past(operation.deadline.map(|it| it + grace)).then_some(blocking)
         });
-        overdue.min_by_key(|id| self.orders[id])
+        overdue.min_by_key(|id| self.orders[id].number)
     }
 
     /// Who is to blame for an operation that does not end, and the error in words.

@@ -30,6 +30,18 @@ pub(crate) enum Liveness {
     Lost(String),
 }
 
+/// An operation's place among those that wait to be sent: the more urgent first, then the older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub priority: u8,
+    /// Grows with each operation.
+    pub number: u64,
+}
+
+/// Every so many tiles the oldest operation has its turn whatever its priority, so that nothing
+/// starves.
+const TURN_OF_THE_OLDEST: u32 = 8;
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// How messages call it: `rank 3 on host2 (10.0.0.3)`.
@@ -40,9 +52,10 @@ pub(crate) struct Peer {
     /// more than one.
     pub pong_queued: bool,
     pub credit_queued: bool,
-    /// Send steps with a tile that may go, by operation in the order of submission; those of one
-    /// operation take turns.
-    pub runnable: BTreeMap<u64, VecDeque<(u64, StepIndex)>>,
+    /// Send steps with a tile that may go, by operation; those of one operation take turns.
+    pub runnable: BTreeMap<Order, VecDeque<(u64, StepIndex)>>,
+    /// Tiles that were picked so far, modulo 2^32.
+    pub picks: u32,
     /// Early bytes sent to it, and those it has said it consumed (both modulo 2^32).
     pub early_sent: u32,
     pub early_credited: u32,
@@ -72,6 +85,7 @@ impl Peer {
             pong_queued: false,
             credit_queued: false,
             runnable: BTreeMap::new(),
+            picks: 0,
             early_sent: 0,
             early_credited: 0,
             consumed: 0,
@@ -108,9 +122,27 @@ impl Peer {
     }
 
     /// Forgets an operation that has ended.
-    pub fn forget(&mut self, operation: u64, order: u64) {
+    pub fn forget(&mut self, operation: u64, order: Order) {
         self.runnable.remove(&order);
         self.starved.retain(|(starved, _)| *starved != operation);
+    }
+
+    /// Takes the send step whose tile goes next out of the queue.
+    pub fn pick(&mut self) -> Option<(u64, StepIndex)> {
+        let (&first, &last) = (self.runnable.keys().next()?, self.runnable.keys().next_back()?);
+        let mut order = first;
+        if first.priority != last.priority {
+            self.picks = self.picks.wrapping_add(1);
+            if self.picks.is_multiple_of(TURN_OF_THE_OLDEST) {
+                order = *self.runnable.keys().min_by_key(|order| order.number)?;
+            }
+        }
+        let steps = self.runnable.get_mut(&order)?;
+        let picked = steps.pop_front();
+        if steps.is_empty() {
+            self.runnable.remove(&order);
+        }
+        picked
     }
 
     pub fn early_in_flight(&self) -> u32 {

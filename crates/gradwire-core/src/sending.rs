@@ -161,11 +161,7 @@ impl Core {
 
     fn next_tile(&mut self, world: u32) -> Option<Outgoing> {
         loop {
-            let mut entry = self.peers[world as usize].runnable.first_entry()?;
-            let Some((id, step)) = entry.get_mut().pop_front() else {
-                entry.remove();
-                continue;
-            };
+            let (id, step) = self.peers[world as usize].pick()?;
             let Some(operation) = self.operations.get_mut(id) else { continue };
             operation.steps[step as usize].queued = false;
             let gate = self.gate(self.operations.get(id).expect("as above"), step);

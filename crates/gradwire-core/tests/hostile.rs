@@ -138,7 +138,10 @@ impl Siege {
             _ => (all_reduce(3), 0),
         };
         let deadline = Some(Time(self.now + 1_000_000));
-        match self.core.submit(Time(self.now), Submission { group: SHARED, plan, tag, deadline }) {
+        match self
+            .core
+            .submit(Time(self.now), Submission { group: SHARED, plan, tag, deadline, priority: 0 })
+        {
             Ok(_) => self.in_flight += 1,
             Err(SubmitError::Full(_)) => assert_eq!(self.in_flight, config().max_operations),
             Err(SubmitError::Failed { failure, .. }) => self.check(&failure),
@@ -269,8 +272,13 @@ impl Siege {
 
     /// The others work on.
     fn carry_on(&mut self) {
-        let submission =
-            Submission { group: WITHOUT_PEER, plan: all_reduce(2), tag: 0, deadline: None };
+        let submission = Submission {
+            group: WITHOUT_PEER,
+            plan: all_reduce(2),
+            tag: 0,
+            deadline: None,
+            priority: 0,
+        };
         self.core.submit(Time(self.now), submission).expect("the group lives");
         let sends = self.core.has_something_to_send(2);
         assert!(sends, "the all-reduce begins");
@@ -288,7 +296,8 @@ fn a_peer_may_send_whatever_it_likes() {
 fn a_peer_that_asks_and_never_reads_gets_no_queue_of_its_own() {
     let mut core = Core::new(config());
     core.create_group(SHARED, "shared", &[0, 1, 2]);
-    let submission = Submission { group: SHARED, plan: all_reduce(3), tag: 0, deadline: None };
+    let submission =
+        Submission { group: SHARED, plan: all_reduce(3), tag: 0, deadline: None, priority: 0 };
     core.submit(Time::ZERO, submission).expect("the group lives");
     for number in 0..10_000 {
         let mut ping = Header::new(FrameKind::Ping);

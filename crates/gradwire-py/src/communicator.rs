@@ -56,10 +56,12 @@ impl Communicator {
     /// `peer` is the other rank of `send` and `receive`; a receive without one takes what comes
     /// first. `waits_at_once` promises that the caller waits next. `codec` names how values travel;
     /// what it loses of this rank's contribution is left in `error`, unless that is empty.
+    /// Operations with a lower `priority` (0 to 255, 128 for collectives and 64 for messages if not
+    /// given) overtake others.
     #[pyo3(signature = (
         collective, dtype, op, inputs, outputs,
         root = 0, peer = None, tag = 0, timeout_s = None, waits_at_once = false,
-        codec = None, error = Vec::new(),
+        codec = None, error = Vec::new(), priority = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of a Python function")]
     fn submit(
@@ -77,6 +79,7 @@ impl Communicator {
         waits_at_once: bool,
         codec: Option<&str>,
         error: Vec<Range>,
+        priority: Option<u8>,
     ) -> PyResult<Handle> {
         let collective_of_group = self.collective(collective, root, peer)?;
         let mut request = Request::new(collective_of_group, data_type(dtype)?, operator(op)?);
@@ -88,6 +91,7 @@ impl Communicator {
         request.waits_at_once = waits_at_once;
         request.codec = codec.map(crate::codec::parse).transpose()?;
         request.error = memory(error);
+        request.priority = priority.unwrap_or(request.priority);
         let submitted = py.detach(|| {
             // SAFETY: the caller (`gradwire.work`) keeps the tensors that own this memory until
             // the handle is done, and c10d's contract keeps others from writing to them.

@@ -54,6 +54,9 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// A receive takes the next message with its tag from any rank; `from` is not looked at.
     pub any_source: bool,
+    /// Tiles of operations with a lower number overtake those with a higher one, on every wire; the
+    /// oldest operation still gets its share. Each rank decides for itself.
+    pub priority: u8,
     /// Algorithm; chosen by size and ranks if `None`. The same on all ranks.
     pub algorithm: Option<Algorithm>,
     /// How values travel, if not as they are: for all-reduce, reduce-scatter and all-gather of
@@ -68,6 +71,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// Of messages, unless they say otherwise: activations and their gradients are what a pipeline
+    /// waits for, and buckets of gradients yield to them.
+    pub const MESSAGE_PRIORITY: u8 = 64;
+    /// Of collectives, unless they say otherwise.
+    pub const COLLECTIVE_PRIORITY: u8 = 128;
+
     /// A request with no memory and defaults for the rest.
     pub fn new(collective: Collective, dtype: DataType, op: ReduceOp) -> Self {
         Request {
@@ -79,6 +88,10 @@ impl Request {
             tag: 0,
             timeout: None,
             any_source: false,
+            priority: match collective {
+                Collective::SendReceive { .. } => Request::MESSAGE_PRIORITY,
+                _ => Request::COLLECTIVE_PRIORITY,
+            },
             algorithm: None,
             codec: None,
             error: Vec::new(),
@@ -213,6 +226,7 @@ impl Communicator {
             plan: ready.plan,
             tag: request.tag,
             timeout,
+            priority: request.priority,
             input: ready.input,
             output: ready.output,
             reduction: ready.reduction,

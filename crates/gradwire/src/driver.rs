@@ -95,6 +95,7 @@ pub(crate) struct Start {
     pub plan: Arc<Plan>,
     pub tag: u32,
     pub timeout: Duration,
+    pub priority: u8,
     /// World ranks of the plan's peers that are known.
     pub peers: Vec<u32>,
     pub input: Vec<Memory>,
@@ -162,6 +163,7 @@ impl Driver {
             plan: start.plan.clone(),
             tag: start.tag,
             deadline: Some(now + start.timeout),
+            priority: start.priority,
         };
         let operation = start.plan.descriptor;
         let id = self

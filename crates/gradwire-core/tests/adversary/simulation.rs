@@ -270,6 +270,8 @@ impl Simulation {
                 plan: request.plan.clone(),
                 tag: request.tag,
                 deadline: Some(Time(deadline)),
+                // Each rank decides for itself, so they may differ.
+                priority: (self.now % 3) as u8,
             };
             match me.core.submit(Time(self.now), submission) {
                 Ok(id) => {

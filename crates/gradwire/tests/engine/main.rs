@@ -7,5 +7,6 @@ mod endings;
 mod job;
 mod messages;
 mod mismatches;
+mod priorities;
 mod requests;
 mod values;
