@@ -28,16 +28,17 @@ from contenders import (
     openmpi,
     through_torch,
 )
-from figures import Link, MemoryUse, Record, Table
+from figures import Codecs, Link, MemoryUse, Record, Table
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 QUICK_SIZES = [8, 64 * KIB, MIB, 16 * MIB]
-PARTS = ("shm", "tcp", "torch", "lab", "memory")
+PARTS = ("shm", "tcp", "torch", "lab", "codecs", "memory")
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 FOUR_CONNECTIONS = {"GLOO_SOCKET_IFNAME": "lo,lo,lo,lo"}
 LAB_HOSTS = 4
 LAB_RATE = "1gbit"
+CODECS = ("bf16", "int8", "int6", "int4", "int4/64+uniform", "sign1")
 
 
 def main() -> int:
@@ -50,6 +51,7 @@ def main() -> int:
         "tcp": lambda: tcp(record, options.gradwire, sizes),
         "torch": lambda: pytorch(record, sizes),
         "lab": lambda: lab(record, options.gradwire),
+        "codecs": lambda: codecs(record, options.gradwire),
         "memory": lambda: memory(record, options.gradwire),
     }
     for name in PARTS:
@@ -176,9 +178,7 @@ def pytorch(record: Record, sizes: Sequence[int]) -> None:
 
 def lab(record: Record, binary: Path) -> None:
     """Hosts behind shaped links, with one NIC and with two."""
-    run = [str(binary), "lab", "run", "--hosts", str(LAB_HOSTS), "--rate", LAB_RATE]
-    run += ["--no-prefix", "--timeout", "110s"]
-    bench = [str(binary), "bench", "--json", "-b", "64M", "-e", "64M", "-w", "1", "-n", "5"]
+    run, bench = lab_bench(binary)
     link = Contender("link", [*run, "--", sys.executable, str(HERE / "link_rank.py")])
     one = Contender("one NIC", [*run, "--", *bench])
     two = Contender("two NICs", [*run, "--nics", "2", "--", *bench])
@@ -191,6 +191,31 @@ def lab(record: Record, binary: Path) -> None:
             say(str(error))
             record.link.failure = str(error)
             return
+
+
+def lab_bench(binary: Path) -> tuple[list[str], list[str]]:
+    """Return the start of a command in the lab, and the bench of 64 MiB to run there."""
+    run = [str(binary), "lab", "run", "--hosts", str(LAB_HOSTS), "--rate", LAB_RATE]
+    run += ["--no-prefix", "--timeout", "110s"]
+    bench = [str(binary), "bench", "--json", "-b", "64M", "-e", "64M", "-w", "1", "-n", "5"]
+    return run, bench
+
+
+def codecs(record: Record, binary: Path) -> None:
+    """All-reduce between hosts behind shaped links, as it is and with codecs, in turn."""
+    run, bench = lab_bench(binary)
+    record.codecs = Codecs(LAB_HOSTS, LAB_RATE)
+    for number in range(record.rounds):
+        for codec in ("", *CODECS):
+            say(f"lab, codec {codec or 'none'}, round {number + 1} of {record.rounds}")
+            option = ["--codec", codec] if codec else []
+            try:
+                result = Contender(codec or "none", [*run, "--", *bench, *option]).run()
+            except RunError as error:
+                say(str(error))
+                record.codecs.failure = str(error)
+                return
+            record.codecs.add(codec, result)
 
 
 def memory(record: Record, binary: Path) -> None:

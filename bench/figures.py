@@ -118,6 +118,26 @@ class Link:
         self.two_nics.append(two["results"][0]["busbw_gbytes_per_s"] * 8e9)
 
 
+@dataclass
+class Codecs:
+    """Times of an all-reduce of 64 MiB between hosts behind shaped links, by codec, in us."""
+
+    hosts: int
+    rate: str
+    times: dict[str, list[float]] = field(default_factory=dict)
+    failure: str = ""
+
+    def add(self, codec: str, result: dict[str, Any]) -> None:
+        """Add one round; no codec is the empty name."""
+        self.times.setdefault(codec, []).append(result["results"][0]["time_us"])
+
+    def gain(self, codec: str) -> float | None:
+        """How many times faster a codec makes it."""
+        if codec not in self.times:
+            return None
+        return statistics.median(self.times[""]) / statistics.median(self.times[codec])
+
+
 @dataclass(frozen=True)
 class MemoryUse:
     """What a rank took beside its tensor, in bytes; the rank that took most."""
@@ -157,6 +177,7 @@ class Record:
     load: float
     tables: list[Table] = field(default_factory=list)
     link: Link | None = None
+    codecs: Codecs | None = None
     memory: list[MemoryUse] = field(default_factory=list)
     memory_failure: str = ""
     notes: list[str] = field(default_factory=list)
@@ -165,7 +186,9 @@ class Record:
     def has_gradwire_failed(self) -> bool:
         """Whether a run of gradwire failed or its result was wrong."""
         names = [name for table in self.tables for name in table.failures]
-        lab = self.link.failure if self.link else ""
+        lab = (self.link.failure if self.link else "") or (
+            self.codecs.failure if self.codecs else ""
+        )
         failed = any(name.startswith("gradwire") for name in names)
         return failed or bool(lab or self.memory_failure)
 
@@ -176,6 +199,7 @@ class Record:
             "load": self.load,
             "tables": [vars(table) for table in self.tables],
             "link": vars(self.link) if self.link else None,
+            "codecs": vars(self.codecs) if self.codecs else None,
             "memory": [vars(use) for use in self.memory],
             "notes": self.notes,
             "targets": [{**vars(it), "verdict": it.verdict()} for it in self.targets()],
@@ -183,7 +207,8 @@ class Record:
 
     def targets(self) -> list[Target]:
         """All targets, with what was found."""
-        return [*self._shared_memory(), *self._tcp(), *self._torch(), *self._lab(), *self._memory()]
+        on_a_host = [*self._shared_memory(), *self._tcp(), *self._torch()]
+        return [*on_a_host, *self._lab(), *self._codecs(), *self._memory()]
 
     def _table(self, part: str, ranks: int, collective: str = "all_reduce") -> Table:
         for table in self.tables:
@@ -248,6 +273,15 @@ class Record:
                 gain >= 1.8 if gain else None,
             ),
         ]
+
+    def _codecs(self) -> list[Target]:
+        targets = []
+        for codec, factor in (("int8", 3.5), ("int4", 6.5)):
+            gain = self.codecs.gain(codec) if self.codecs else None
+            text = f"lab, 4 hosts at 1 Gbit/s: {codec} at {factor}x the speed of float32"
+            found = f"{gain:.2f}x" if gain else "not measured"
+            targets.append(Target(text, found, gain >= factor if gain else None))
+        return targets
 
     def _memory(self) -> list[Target]:
         large = [use for use in self.memory if use.size == GIB]

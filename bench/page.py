@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import GIB, GLOOS, MIB, MPIS, Link, MemoryUse, Record, Table, size_name
+from figures import GIB, GLOOS, MIB, MPIS, Codecs, Link, MemoryUse, Record, Table, size_name
 
 # With more cores than this busy beforehand, what is measured is mostly other programs.
 BUSY = 0.5
@@ -52,6 +52,8 @@ def write(record: Record) -> str:
         parts.append("\n".join(["## Not measured", "", *(f"- {note}" for note in record.notes)]))
     if record.link:
         parts.append(link_section(record.link))
+    if record.codecs:
+        parts.append(codecs_section(record.codecs))
     if record.memory:
         parts.append(memory_section(record.memory))
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -159,6 +161,23 @@ def link_section(link: Link) -> str:
         )
     ]
     return title + text + grid(["", "Mbit/s", "lowest", "highest"], rows)
+
+
+def codecs_section(codecs: Codecs) -> str:
+    """Codecs between hosts behind shaped links."""
+    title = f"## Lab: {codecs.hosts} hosts at {codecs.rate}, codecs, all-reduce of 64 MiB\n\n"
+    if not codecs.times:
+        return f"{title}Failed: {codecs.failure}"
+    text = "All hosts share this machine's cores, and encode on them. Medians of the rounds.\n\n"
+    rows = [
+        [
+            codec or "none",
+            *(figure(pick(times) / 1e3) for pick in (statistics.median, min, max)),
+            f"{codecs.gain(codec):.2f}x",
+        ]
+        for codec, times in codecs.times.items()
+    ]
+    return title + text + grid(["codec", "ms", "lowest", "highest", "speed"], rows)
 
 
 def memory_section(uses: Sequence[MemoryUse]) -> str:

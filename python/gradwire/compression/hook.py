@@ -104,10 +104,10 @@ class CompressionState:
             self.controller = Controller(self.config, group)
             if self._loaded is not None:
                 self.controller.load_state_dict(self._loaded)
+        job = BucketJob(self, group, bucket)
         with self._lock:
             self._open_buckets += 1
-        job = BucketJob(self, group, bucket)
-        future = OperationFuture(None, [])
+        future = OperationFuture(None, [] if buffer.is_cpu else [buffer.device])
         path = f"bucket {bucket.index()}"
         POOL.run(lambda: self._finish(job, future, path))
         return future
