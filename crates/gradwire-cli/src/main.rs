@@ -4,6 +4,7 @@
 
 mod bench;
 mod failure;
+mod foresight;
 mod lab;
 mod schedule;
 
@@ -23,6 +24,14 @@ struct Cli {
 enum Command {
     /// Measure how fast collectives are, in nccl-tests' terms.
     Bench(bench::Args),
+    /// Find the layout and settings with the least time to the same loss.
+    Plan(foresight::plan::Args),
+    /// Predict a training step, or one collective, on a cluster that you describe.
+    Simulate(foresight::simulate::Args),
+    /// Show what a cluster file describes.
+    Topo(foresight::topo::Args),
+    /// Hold predictions against published measurements.
+    Validate(foresight::validate::Args),
     /// Run commands on real hosts made of network namespaces, behind shaped links.
     Lab(lab::Args),
     /// Show what a collective moves between ranks, in which order.
@@ -34,6 +43,10 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),
+        Command::Plan(args) => foresight::plan::run(args),
+        Command::Simulate(args) => foresight::simulate::run(args),
+        Command::Topo(args) => foresight::topo::run(args),
+        Command::Validate(args) => foresight::validate::run(args),
         Command::Schedule(args) => schedule::run(args),
     };
     result.unwrap_or_else(|error| {

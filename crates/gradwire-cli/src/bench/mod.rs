@@ -7,7 +7,7 @@ mod measure;
 mod report;
 mod resident;
 mod shape;
-mod size;
+pub mod size;
 mod values;
 
 use std::num::NonZeroU32;

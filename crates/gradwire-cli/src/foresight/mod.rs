@@ -1,0 +1,10 @@
+//! Foresight: `gradwire topo`, `simulate`, `plan` and `validate`.
+
+mod conditions;
+pub mod plan;
+mod setting;
+mod show;
+pub mod simulate;
+mod sweep;
+pub mod topo;
+pub mod validate;

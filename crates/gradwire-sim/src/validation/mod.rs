@@ -1,0 +1,15 @@
+//! How wrong the predictions are, against measured tables.
+//!
+//! [`tables`] reads the tables, [`score`] counts errors, [`calibrate`] fits the few constants that
+//! are not on a data sheet. Calibration uses single-node steps, all-reduces within a node and
+//! published bandwidths between nodes; everything else is judged and never fitted to.
+
+pub mod calibrate;
+mod nccl_log;
+pub mod networks;
+mod run;
+pub mod score;
+pub mod tables;
+
+pub use nccl_log::NcclLog;
+pub use run::{Role, Section, Validation, validate};
