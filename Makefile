@@ -11,7 +11,7 @@ INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-rust test-python test-c10d bench validate clean
+.PHONY: help setup demo test lint test-rust test-python test-c10d bench convergence validate clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ test-c10d: setup ## Run PyTorch's whole distributed suite on Gloo and on gradwir
 bench: setup ## Compare with Gloo, OpenMPI and MPICH; writes docs/benchmarks.md
 	$(INSTALL) --group bench
 	$(BIN)/python bench/compare.py --gradwire $(GRADWIRE) --out docs/benchmarks.md
+
+convergence: setup ## Train with and without compression, compare losses; writes docs/convergence.md
+	$(BIN)/python convergence/benchmark.py --gradwire $(GRADWIRE)
 
 validate: $(GRADWIRE) ## Hold the simulator against published measurements (and those in DATA=dir); writes docs/validation.md
 	$(GRADWIRE) validate $(if $(DATA),DATA=$(DATA)) --write docs
