@@ -28,9 +28,9 @@ NOT_COMPRESSED = "NOT COMPRESSED"
 INTRODUCTION = f"""\
 # Does compressed training end at the same loss?
 
-Written by `make convergence` from the results in `convergence/results/`, which hold every run,
-none left out. Each call does runs that are missing, for 30 minutes (`--minutes`), and writes this
-page.
+Written by `make convergence` from the results in `convergence/results/`, which hold every run of
+the protocols shown. Each call does runs that are missing, for 30 minutes (`--minutes`), and writes
+this page.
 
 A byte-level GPT is trained on the Python standard library's source by real processes on the hosts
 of `gradwire lab` (network namespaces, TCP over virtual Ethernet), once for each arm (way in which

@@ -20,6 +20,9 @@ from gradwire.compression.operations import gradwire_group
 
 CODEC = "sign1"
 
+LEAST_DEVIATION = 0.25
+"""Deviations below this part of their tensor's mean count as this once momentum is encoded."""
+
 
 class OneBitAdam(torch.optim.Optimizer):
     """Adam that does its own communication: the model must not be wrapped in DDP.
@@ -123,10 +126,13 @@ class OneBitAdam(torch.optim.Optimizer):
         state = self.state[parameter]
         first, second = group["betas"]
         settled = min(self._steps, self._warm_up_steps)
-        corrected = state["exp_avg_sq"] / (1 - second**settled)
+        deviation = (state["exp_avg_sq"] / (1 - second**settled)).sqrt_().add_(group["eps"])
+        if self._steps > self._warm_up_steps and parameter.dim() > 1:
+            # Signs give every element its block's size, those too that hardly ever move.
+            deviation.clamp_(min=float(LEAST_DEVIATION * deviation.mean()))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         step = -group["lr"] / (1 - first**self._steps)
-        parameter.addcdiv_(state["exp_avg"], corrected.sqrt_().add_(group["eps"]), value=step)
+        parameter.addcdiv_(state["exp_avg"], deviation, value=step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; residuals are this rank's own and are not part of it."""
