@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Signal, kill_process_group};
@@ -34,13 +34,31 @@ struct Server {
     about: About,
 }
 
+/// How long a lab that ends waits for clients to get their answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Requests that are being answered: each holds a clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answering(Arc<()>);
+
+impl Answering {
+    /// Waits until clients have their answers: a request may be what ends the lab.
+    pub(crate) fn finish(&self) {
+        let end = Instant::now() + LAST_ANSWERS;
+        // The listening thread holds one too.
+        while Arc::strong_count(&self.0) > 2 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 /// Serves the control socket on threads of its own, for as long as the supervisor lives.
 pub(crate) fn serve(
     path: &Path,
     network: Arc<Network>,
     groups: Groups,
     about: About,
-) -> Result<(), LabError> {
+) -> Result<Answering, LabError> {
     let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             LabError::Invalid(format!("a lab named {} is running already", network.lab().name()))
@@ -48,14 +66,19 @@ pub(crate) fn serve(
         _ => LabError::io(format!("serving {}", path.display()))(error),
     })?;
     let server = Arc::new(Server { network, groups, about });
+    let answering = Answering::default();
+    let of_each = answering.clone();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            let server = Arc::clone(&server);
-            // A client that went away before its answer has no one to tell.
-            thread::spawn(move || drop(server.answer(&client)));
+            let (server, of_this) = (Arc::clone(&server), of_each.clone());
+            thread::spawn(move || {
+                // A client that went away before its answer has no one to tell.
+                drop(server.answer(&client));
+                drop(of_this);
+            });
         }
     });
-    Ok(())
+    Ok(answering)
 }
 
 impl Server {

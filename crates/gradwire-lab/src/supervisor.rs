@@ -59,7 +59,7 @@ fn supervise(lifeline: &UnixStream) -> Result<Outcome, LabError> {
     listen_to_front(messages, control.clone(), notify.clone());
     let network = Arc::new(Network::bring_up(lab)?);
     let about = server::About { front, command: command_line(&job), ranks };
-    server::serve(&control, Arc::clone(&network), Arc::clone(&groups), about)?;
+    let answering = server::serve(&control, Arc::clone(&network), Arc::clone(&groups), about)?;
     // A front that is gone is noticed by the lifeline's own thread.
     let _ = wire::send(lifeline, &LabMessage::Event(Event::Up));
     let started = Ranks { network: &network, job: &job, groups: &groups, control: &control };
@@ -68,6 +68,7 @@ fn supervise(lifeline: &UnixStream) -> Result<Outcome, LabError> {
         .map(|outputs| watch(lifeline, &job, ranks, outputs, &groups, &notices));
     // Gone already if somebody cleaned up the directory.
     let _ = fs::remove_file(&control);
+    answering.finish();
     result
 }
 
