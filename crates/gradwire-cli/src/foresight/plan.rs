@@ -25,9 +25,13 @@ pub struct Args {
     /// Most sequences of a microbatch that a plan may choose.
     #[arg(long, default_value_t = 8, value_name = "N")]
     most_micro_batch: u32,
-    /// Most steps between two exchanges of gradients (local updates) that a plan may choose.
+    /// Most steps between two exchanges of gradients (local updates) to list; none is chosen, because
+    /// their loss was not measured.
     #[arg(long, default_value_t = 1, value_name = "N")]
     most_local_steps: u32,
+    /// Largest predicted change of the final loss that a plan may have, in percent.
+    #[arg(long, default_value_t = 0.1, value_name = "PERCENT")]
+    tolerance: f64,
     /// Layouts to list.
     #[arg(long, default_value_t = 10, value_name = "N")]
     list: usize,
@@ -64,6 +68,10 @@ fn made(args: &Args, setting: &Setting) -> anyhow::Result<(Wish, Plan)> {
     if !(tokens > 0.0 && tokens.is_finite()) {
         return Err(usage("plan", "--tokens must be above 0").into());
     }
+    if !(args.tolerance >= 0.0 && args.tolerance.is_finite()) {
+        let text = format!("--tolerance {} must be 0 or more percent", args.tolerance);
+        return Err(usage("plan", text).into());
+    }
     let layout = if args.layout.is_given() {
         let layout = args.layout.layout(devices, batch).map_err(|error| usage("plan", error))?;
         Some(layout)
@@ -83,7 +91,7 @@ fn made(args: &Args, setting: &Setting) -> anyhow::Result<(Wish, Plan)> {
             micro_batch: args.most_micro_batch.max(1),
             local_steps: args.most_local_steps.max(1),
         },
-        convergence: Convergence::default(),
+        convergence: Convergence { tolerance_pct: args.tolerance },
         model,
     };
     let made = plan(&wish, &cluster, &calibration, |done, all| {
@@ -99,6 +107,7 @@ fn document(wish: &Wish, plan: &Plan) -> Value {
         "devices": wish.devices,
         "batch": wish.batch,
         "tokens": wish.tokens,
+        "tolerance_pct": wish.convergence.tolerance_pct,
         "looked_at": plan.looked_at,
         "fitting": plan.fitting,
         "layouts": plan.layouts,
@@ -127,31 +136,48 @@ fn print(wish: &Wish, plan: &Plan) {
             it.report.memory.total() / 1e9
         );
     }
+    print_changes(plan);
+    let best = &plan.best;
+    println!(
+        "\nwith all that was chosen: {:.3} s a step, communication {:.1} %, {:.3} x the steps to the same loss",
+        best.report.step_s,
+        100.0 * best.report.communication_share,
+        best.steps
+    );
+    if best.practice.compression.is_some() {
+        println!("{EXTRAPOLATED}");
+    }
+    println!(
+        "{:.3e} tokens: {:.1} days and ${:.0} instead of {:.1} days and ${:.0}",
+        wish.tokens, plan.days.0, plan.dollars.0, plan.days.1, plan.dollars.1
+    );
+}
+
+/// What is known of the loss of a plan that compresses.
+const EXTRAPOLATED: &str = "the change of loss was measured on a small model (docs/convergence.md); that it holds \
+                            here is an extrapolation";
+
+fn print_changes(plan: &Plan) {
     println!("\nwhat each change brings to the first layout, in time to the same loss\n");
-    println!("{:<48}{:>10}{:>10}{:>8}  ", "change", "step s", "comm. %", "gain %");
+    println!("{:<48}{:>10}{:>10}{:>9}{:>8}  ", "change", "step s", "comm. %", "loss %", "gain %");
     for it in &plan.changes {
         let mark = match &it.reason {
             None => "chosen",
             Some(reason) => reason,
         };
+        let loss = it.loss_pct.map_or_else(|| "?".to_owned(), |loss| format!("+{loss:.2}"));
+        let gain = if it.gain_pct.is_finite() {
+            format!("{:.1}", it.gain_pct)
+        } else {
+            "never".to_owned()
+        };
         println!(
-            "{:<48}{:>10.3}{:>10.1}{:>8.1}  {mark}",
+            "{:<48}{:>10.3}{:>10.1}{loss:>9}{gain:>8}  {mark}",
             it.name,
             it.step_s,
             100.0 * it.communication_share,
-            it.gain_pct
         );
     }
-    println!(
-        "\nwith all that was chosen: {:.3} s a step, communication {:.1} %, {:.3} x the steps to the same loss",
-        plan.best.report.step_s,
-        100.0 * plan.best.report.communication_share,
-        plan.best.steps
-    );
-    println!(
-        "{:.3e} tokens: {:.1} days and ${:.0} instead of {:.1} days and ${:.0}",
-        wish.tokens, plan.days.0, plan.dollars.0, plan.days.1, plan.dollars.1
-    );
 }
 
 const COLUMNS: [&str; 6] =

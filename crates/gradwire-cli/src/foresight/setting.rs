@@ -212,7 +212,7 @@ pub struct LayoutArgs {
     /// Steps between two exchanges of gradients.
     #[arg(long, value_name = "N")]
     pub local_steps: Option<u32>,
-    /// Compress gradients between hosts: bf16, fp8, int8, int4, one-bit, top-1%.
+    /// Compress gradients between hosts: fp16, int8, int6, adaptive, int4, one-bit, top-1%.
     #[arg(long, value_name = "NAME")]
     pub compress: Option<String>,
 }
@@ -231,7 +231,11 @@ pub enum RecomputeArg {
 impl LayoutArgs {
     /// Whether a layout is given, as opposed to one that the planner should choose.
     pub fn is_given(&self) -> bool {
-        self.tp.is_some() || self.pp.is_some() || self.micro_batch.is_some() || self.zero.is_some()
+        self.tp.is_some()
+            || self.pp.is_some()
+            || self.cp.is_some()
+            || self.micro_batch.is_some()
+            || self.zero.is_some()
     }
 
     /// The layout on so many devices.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use gradwire_schedule::{Algorithm, Collective};
 use gradwire_sim::network::{self, Disturbance, Operation};
 use gradwire_sim::planner::{Convergence, Limits, Wish, plan};
-use gradwire_sim::step::{Calibration, Job, Transformer, simulate};
+use gradwire_sim::step::{Calibration, Job, Layout, Practice, Transformer, simulate};
 use gradwire_sim::timeline;
 use gradwire_topology::{Cluster, Graph};
 use serde_json::json;
@@ -116,16 +116,17 @@ fn best_layout(
     model: &Transformer,
     devices: u32,
     batch: u32,
-    practice: &gradwire_sim::step::Practice,
+    practice: &Practice,
     cluster: &Cluster,
     calibration: &Calibration,
-) -> Result<gradwire_sim::step::Layout, Failure> {
+) -> Result<Layout, Failure> {
     let wish = Wish {
         model: model.clone(),
         devices,
         batch,
         tokens: 1e9,
-        practice: practice.clone(),
+        // The layout is that of an exact exchange: a plan would have to admit what is lost.
+        practice: Practice { compression: None, local_steps: 1, ..practice.clone() },
         layout: None,
         limits: Limits { micro_batch: 4, ..Limits::default() },
         convergence: Convergence::default(),

@@ -3,7 +3,7 @@
 use gradwire_topology::Cluster;
 use serde::Serialize;
 
-use super::convergence::{Convergence, compressions};
+use super::convergence::{Convergence, compressions, tokens_to_same_loss};
 use crate::step::layout::divisors;
 use crate::step::{
     Calibration, Carrier, Job, Layout, PipelineOrder, Practice, Recompute, Report, Transformer,
@@ -27,7 +27,7 @@ pub struct Wish {
     pub layout: Option<Layout>,
     /// Bounds of the search.
     pub limits: Limits,
-    /// How compression and staleness cost steps.
+    /// What may be lost.
     pub convergence: Convergence,
 }
 
@@ -38,7 +38,7 @@ pub struct Limits {
     pub listed: usize,
     /// Most sequences of a microbatch.
     pub micro_batch: u32,
-    /// Most steps between exchanges.
+    /// Most steps between exchanges that are listed; none is chosen.
     pub local_steps: u32,
 }
 
@@ -57,7 +57,9 @@ pub struct Candidate {
     pub practice: Practice,
     /// The step.
     pub report: Report,
-    /// Steps to the same loss, as a multiple.
+    /// Predicted change of the final loss in percent; `None` where it was not measured.
+    pub loss_pct: Option<f64>,
+    /// Steps to the same loss, as a multiple; infinite where no number of them suffices.
     pub steps: f64,
     /// Seconds of a step times that multiple: what is minimised.
     pub cost_s: f64,
@@ -72,7 +74,10 @@ pub struct Change {
     pub step_s: f64,
     /// Share of the step that waits for communication with it.
     pub communication_share: f64,
-    /// Gain in percent of the time to the same loss; negative where it costs.
+    /// Predicted change of the final loss in percent; `None` where it was not measured.
+    pub loss_pct: Option<f64>,
+    /// Gain in percent of the time to the same loss (of a step where the change of loss is not
+    /// known); negative where it costs, without end where that loss is out of reach.
     pub gain_pct: f64,
     /// Whether the plan has it.
     pub chosen: bool,
@@ -105,13 +110,17 @@ const WORTH_PCT: f64 = 1.0;
 /// Makes a plan; `progress` is told how many layouts of how many have been simulated.
 ///
 /// # Errors
-/// When no layout fits: one line that says what is missing.
+/// When the wished practice loses more than the tolerance, or no layout fits: one line that says what
+/// is missing.
 pub fn plan(
     wish: &Wish,
     cluster: &Cluster,
     calibration: &Calibration,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Plan, String> {
+    wish.convergence.admit(&wish.practice).map_err(|reason| {
+        format!("{}: {reason}; a plan must not have it, `simulate` takes it", lossy(&wish.practice))
+    })?;
     let layouts = wish.layout.map_or_else(|| layouts(wish, cluster), |layout| vec![layout]);
     if let [layout] = layouts[..] {
         layout.check(&wish.model, cluster)?;
@@ -188,13 +197,23 @@ fn candidate(
     let job = Job { model: wish.model.clone(), layout, practice: practice.clone() };
     let mut report = simulate(&job, cluster, calibration)?;
     report.spans = Vec::new();
-    let steps = wish.convergence.steps(practice);
+    let loss_pct = wish.convergence.loss_pct(practice);
+    let steps = tokens_to_same_loss(wish.model.parameters(), wish.tokens, loss_pct.unwrap_or(0.0));
     let cost_s = report.step_s * steps;
-    Ok(Candidate { layout, practice: practice.clone(), report, steps, cost_s })
+    Ok(Candidate { layout, practice: practice.clone(), report, loss_pct, steps, cost_s })
 }
 
-/// All layouts that make sense: tensor groups within a host, whole layers in stages, powers of two
-/// for microbatches.
+/// What of a practice costs loss, in words.
+fn lossy(practice: &Practice) -> String {
+    match &practice.compression {
+        _ if practice.local_steps > 1 => format!("exchange every {} steps", practice.local_steps),
+        Some(compression) => format!("compress to {}", compression.name),
+        None => "the practice".to_owned(),
+    }
+}
+
+/// All layouts that make sense: tensor groups within a host, whole layers in stages, long sequences
+/// shared by context groups, powers of two for microbatches.
 fn layouts(wish: &Wish, cluster: &Cluster) -> Vec<Layout> {
     let host = u64::from(cluster.host().devices);
     let devices = u64::from(wish.devices);
@@ -205,23 +224,48 @@ fn layouts(wish: &Wish, cluster: &Cluster) -> Vec<Layout> {
             if pipeline > u64::from(wish.model.layers) || pipeline > 128 {
                 continue;
             }
-            let data = devices / tensor / pipeline;
-            if u64::from(wish.batch).is_multiple_of(data) {
-                all.extend(variants(wish, tensor as u32, pipeline as u32, data as u32));
+            let left = devices / tensor / pipeline;
+            for context in contexts(&wish.model).filter(|it| left.is_multiple_of(*it)) {
+                let data = left / context;
+                if u64::from(wish.batch).is_multiple_of(data) {
+                    let sizes = Layout {
+                        tensor: tensor as u32,
+                        context: context as u32,
+                        pipeline: pipeline as u32,
+                        data: data as u32,
+                        ..Layout::default()
+                    };
+                    all.extend(variants(wish, &sizes));
+                }
             }
         }
     }
     all
 }
 
-fn variants(wish: &Wish, tensor: u32, pipeline: u32, data: u32) -> Vec<Layout> {
+/// Tokens of a sequence that one device handles well; only longer sequences are shared.
+const LONG: u64 = 8192;
+
+/// Sizes of context groups that are worth a look: each device keeps at least half of [`LONG`]
+/// tokens, in two equal pieces (of the causal mask's cheap and of its dear end).
+fn contexts(model: &Transformer) -> impl Iterator<Item = u64> {
+    let sequence = model.sequence;
+    let shares = move |size: &u64| {
+        *size == 1
+            || sequence > LONG && sequence.is_multiple_of(2 * size) && sequence / size >= LONG / 2
+    };
+    (0..12).map(|power| 1 << power).filter(shares)
+}
+
+fn variants(wish: &Wish, sizes: &Layout) -> Vec<Layout> {
+    let Layout { tensor, context, pipeline, data, .. } = *sizes;
     let per_copy = wish.batch / data;
     let micro: Vec<u32> = (0..8)
         .map(|power| 1 << power)
         .filter(|it| *it <= wish.limits.micro_batch && per_copy.is_multiple_of(*it))
         .collect();
     let experts = wish.model.experts.map_or(vec![1], |it| {
-        let fits = |size: &u64| u64::from(data).is_multiple_of(*size);
+        let fits = |size: &u64| u64::from(data * context).is_multiple_of(*size);
         let sizes = divisors(it.count).filter(fits).map(|it| it as u32);
         sizes.collect::<Vec<u32>>().into_iter().rev().take(2).collect()
     });
@@ -238,9 +282,6 @@ fn variants(wish: &Wish, tensor: u32, pipeline: u32, data: u32) -> Vec<Layout> {
                 for recompute in [Recompute::Selective, Recompute::Full] {
                     for &expert in &experts {
                         all.push(Layout {
-                            tensor,
-                            pipeline,
-                            data,
                             expert,
                             interleave,
                             micro_batch,
@@ -248,7 +289,7 @@ fn variants(wish: &Wish, tensor: u32, pipeline: u32, data: u32) -> Vec<Layout> {
                             zero,
                             sequence_parallel: tensor > 1,
                             recompute,
-                            ..Layout::default()
+                            ..*sizes
                         });
                     }
                 }
@@ -320,6 +361,7 @@ fn improve(
         let tried = settings.iter().enumerate().filter(open);
         let gains = tried.filter_map(|(at, setting)| {
             let next = with(&best, setting).ok().filter(|it| it.report.fits)?;
+            wish.convergence.admit(&next.practice).ok()?;
             let gain = 100.0 * (1.0 - next.cost_s / best.cost_s);
             let worth = if setting.2 { WORTH_PCT } else { 0.05 };
             (gain > worth).then_some((at, gain, next))
@@ -339,11 +381,13 @@ fn improve(
         let gain_pct = 100.0 * (1.0 - alone.cost_s / first.cost_s);
         let chosen = chosen.contains(&at);
         let more = with(&best, setting).ok().map_or(0.0, |it| 1.0 - it.cost_s / best.cost_s);
-        let reason = (!chosen).then(|| reason(&alone, setting.2, gain_pct, 100.0 * more));
+        let admitted = wish.convergence.admit(&alone.practice);
+        let reason = (!chosen).then(|| reason(&alone, admitted, setting.2, gain_pct, 100.0 * more));
         Some(Change {
             name: setting.0.clone(),
             step_s: alone.report.step_s,
             communication_share: alone.report.communication_share,
+            loss_pct: alone.loss_pct,
             gain_pct,
             chosen,
             reason,
@@ -355,9 +399,18 @@ fn improve(
 }
 
 /// `gain_pct` is what a change brings by itself, `more_pct` what it brings on top of the plan.
-fn reason(alone: &Candidate, loses: bool, gain_pct: f64, more_pct: f64) -> String {
+fn reason(
+    alone: &Candidate,
+    admitted: Result<(), String>,
+    loses: bool,
+    gain_pct: f64,
+    more_pct: f64,
+) -> String {
     if !alone.report.fits {
         return "does not fit in memory".to_owned();
+    }
+    if let Err(why) = admitted {
+        return format!("refused: {why}");
     }
     if loses && more_pct <= WORTH_PCT {
         return "refused: it costs accuracy and gains nothing beyond the plan".to_owned();

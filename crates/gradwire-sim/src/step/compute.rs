@@ -9,7 +9,7 @@
 use gradwire_topology::Device;
 use serde::{Deserialize, Serialize};
 
-/// What is left of the data sheet. [`crate::calibration`] fits it to measured steps.
+/// What is left of the data sheet. [`crate::validation::calibrate`] fits it to measured steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Efficiency {
@@ -23,21 +23,21 @@ pub struct Efficiency {
     pub memory: f64,
     /// Seconds that the host needs for each kernel.
     pub launch: f64,
-    /// Seconds that the device needs for the smallest kernel.
+    /// Seconds that the device needs to begin and end a kernel.
     pub kernel: f64,
 }
 
 impl Default for Efficiency {
     /// As fitted to single-node steps on A100 (`docs/validation.md`), but for launches: those steps ran
-    /// under a profiler, whose 76 us are not what training sees.
+    /// under a profiler, whose 74 us are not what training sees.
     fn default() -> Self {
         Self {
-            product: 0.80,
-            attention: 0.36,
-            depth: 160.0,
-            memory: 0.85,
+            product: 0.82,
+            attention: 0.335,
+            depth: 162.0,
+            memory: 0.825,
             launch: 20e-6,
-            kernel: 2.5e-6,
+            kernel: 2.6e-6,
         }
     }
 }
@@ -65,6 +65,8 @@ pub enum Kernel {
     Stream {
         /// Bytes.
         bytes: f64,
+        /// Bytes of the kernels that propagate gradients back through it.
+        backward: f64,
     },
 }
 
@@ -78,6 +80,11 @@ impl Kernel {
         Kernel::Product { m, n, k, count: 1.0 }
     }
 
+    /// A pass over memory; gradients move as much.
+    pub fn stream(bytes: f64) -> Self {
+        Kernel::Stream { bytes, backward: bytes }
+    }
+
     /// Operations of matrix units.
     pub fn operations(&self) -> f64 {
         match *self {
@@ -87,18 +94,27 @@ impl Kernel {
         }
     }
 
+    /// Whether it is a product of attention, or all of attention.
+    pub fn is_attention(&self) -> bool {
+        match self {
+            Kernel::Product { count, .. } => *count > 1.0,
+            Kernel::Fused { .. } => true,
+            Kernel::Stream { .. } => false,
+        }
+    }
+
     /// Seconds on a device.
     pub fn seconds(&self, device: &Device, efficiency: &Efficiency) -> f64 {
         let bandwidth = device.bandwidth.0 * efficiency.memory;
         let seconds = match *self {
-            Kernel::Stream { bytes } => bytes / bandwidth,
+            Kernel::Stream { bytes, .. } => bytes / bandwidth,
             Kernel::Fused { operations } => operations / (device.peak.0 * efficiency.attention),
             Kernel::Product { m, n, k, count } => {
                 let bytes = 2.0 * count * (m * n + n * k + m * k);
                 product_seconds(m, n, k, count, device, efficiency).max(bytes / bandwidth)
             }
         };
-        seconds.max(efficiency.kernel)
+        seconds + efficiency.kernel
     }
 }
 
@@ -158,7 +174,7 @@ impl Pass {
     }
 
     /// The pass that propagates gradients back: each product turns into two (of inputs, of
-    /// weights), everything else moves twice the bytes.
+    /// weights), everything else moves the bytes that it says.
     pub fn backward(&self) -> (Pass, Pass) {
         let (mut inputs, mut weights) = (Pass::default(), Pass::default());
         for kernel in self.kernels.iter().rev() {
@@ -173,7 +189,7 @@ impl Pass {
                     // FlashAttention computes the scores again: 5 products instead of 2.
                     inputs.push(Kernel::Fused { operations: 2.5 * operations });
                 }
-                Kernel::Stream { bytes } => inputs.push(Kernel::Stream { bytes: 2.0 * bytes }),
+                Kernel::Stream { backward, .. } => inputs.push(Kernel::stream(backward)),
             }
         }
         (inputs, weights)

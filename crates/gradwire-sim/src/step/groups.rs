@@ -7,6 +7,7 @@
 use gradwire_topology::Cluster;
 use serde::{Deserialize, Serialize};
 
+use super::exchange::Exchange;
 use super::layout::{Carrier, Compression};
 
 /// How much of the links' nominal rate collectives reach, and their latencies.
@@ -109,10 +110,14 @@ pub struct Network<'a> {
 
 impl Network<'_> {
     /// Bytes per second that all NICs of a host carry in one direction.
-    pub fn host_rate(&self) -> f64 {
+    fn payload_rate(&self) -> f64 {
         let host = self.cluster.host();
-        let nics = host.nic_payload().0 * f64::from(host.nics);
-        nics * self.fabric.network / self.cluster.oversubscription()
+        host.nic_payload().0 * f64::from(host.nics) / self.cluster.oversubscription()
+    }
+
+    /// Bytes per second that NCCL sends through all NICs of a host.
+    pub fn host_rate(&self) -> f64 {
+        self.payload_rate() * self.fabric.network
     }
 
     /// Bytes per second of one device's link within its host, as collectives of `devices` use it.
@@ -225,6 +230,21 @@ impl Network<'_> {
         self.fabric.hop + self.cluster.network_latency().0 + bytes / share
     }
 
+    /// Seconds in which every device of a group hands `bytes` to the next one around a ring.
+    pub fn turn(&self, group: &Group, bytes: f64) -> f64 {
+        if group.ranks < 2 {
+            return 0.0;
+        }
+        let within = self.fabric.within(2).0 / 2.0 + bytes / self.link_rate(2);
+        if !group.is_on_network() {
+            return within;
+        }
+        // One edge of each ring leaves a host.
+        let share = self.host_rate() / f64::from(group.sharing);
+        let across = self.fabric.hop + self.cluster.network_latency().0 + bytes / share;
+        if group.per_host > 1 { across.max(within) } else { across }
+    }
+
     /// Seconds of an exchange of gradients among copies, as the carrier does it.
     pub fn gradients(
         &self,
@@ -246,6 +266,32 @@ impl Network<'_> {
         }
     }
 
+    /// Seconds of a gather of parameters of `bytes` in all among copies, as the carrier does it.
+    pub fn parameters(&self, group: &Group, bytes: f64, carrier: Carrier) -> f64 {
+        match carrier {
+            Carrier::Gradwire if group.ranks > 1 => {
+                let local = Group { ranks: group.per_host, hosts: 1, sharing: 1, ..*group };
+                let each = bytes / f64::from(group.per_host);
+                self.gather(&local, bytes) + self.between_hosts(group, each, 1.0).half(false)
+            }
+            _ => self.gather(group, bytes),
+        }
+    }
+
+    /// What the devices of a group exchange between hosts, each `each` bytes over its share of the
+    /// NICs, made smaller by `shrunk`.
+    fn between_hosts(&self, group: &Group, each: f64, shrunk: f64) -> Exchange {
+        let host = self.cluster.host();
+        Exchange {
+            ranks: group.hosts,
+            bytes: each,
+            wire: shrunk * f64::from(host.devices) / self.payload_rate(),
+            latency: self.cluster.network_latency().0 + 4.0 * host.pcie.latency.0,
+            reduce: 1.0 / host.reduce.0,
+            frame: host.per_frame.0,
+        }
+    }
+
     /// Reduce within each host, exchange between hosts (each device its part, over all NICs),
     /// gather within each host. What crosses the network is compressed, encoded once for each half.
     fn hierarchical(
@@ -261,16 +307,13 @@ impl Network<'_> {
         if !group.is_on_network() {
             return within;
         }
-        let hosts = f64::from(group.hosts);
-        let part = bytes * (hosts - 1.0) / hosts;
-        let (shrunk, coding) = compression.map_or((1.0, 0.0), |it| {
-            let each = f64::from(group.per_host);
-            (it.bits / (8.0 * element), 2.0 * bytes / each / it.rate)
-        });
-        let rate = self.host_rate() / f64::from(group.sharing);
-        let rounds = hosts.log2().ceil().max(1.0);
-        let latency = rounds * (self.fabric.base + self.cluster.network_latency().0);
-        within + halves * (latency + shrunk * part / rate + coding / 2.0)
+        let shrunk = compression.map_or(1.0, |it| it.bits / (8.0 * element));
+        let each = bytes / f64::from(group.per_host);
+        let exchange = self.between_hosts(group, each, shrunk);
+        let between = if halves == 2.0 { exchange.both() } else { exchange.half(true) };
+        // Encoded for the owners, decoded by them, and what they send decoded by all: three passes.
+        let coding = compression.map_or(0.0, |it| 1.5 * halves * each / it.rate);
+        within + between + coding
     }
 
     /// Bytes that each NIC sends while copies exchange `bytes` of gradients.

@@ -47,7 +47,8 @@ impl LayerWork {
         forward.kernels.extend_from_slice(&scores.kernels);
         sizes.attention_out(&mut forward);
         sizes.feed_forward(&mut forward);
-        let (inputs, weights) = forward.backward();
+        let (inputs, mut weights) = forward.backward();
+        sizes.accumulate(&mut weights);
         let again = match layout.recompute {
             Recompute::None => Pass::default(),
             Recompute::Selective if practice.attention == Attention::Unfused => scores,
@@ -70,16 +71,31 @@ impl Sizes<'_> {
         (self.model.heads as f64 / self.tensor * width, keys * width)
     }
 
+    /// Backward reads input and gradient and writes the input's gradient, then reads both again for
+    /// the gradients of weight and bias.
     fn norm(&self, pass: &mut Pass) {
-        pass.push(Kernel::Stream { bytes: 2.0 * ACTIVATION * self.spread * self.hidden() });
+        let moved = ACTIVATION * self.spread * self.hidden();
+        pass.push(Kernel::Stream { bytes: 2.0 * moved, backward: 5.0 * moved });
+    }
+
+    /// Gradients of weights are added to those of earlier microbatches: two reads and a write. The
+    /// first microbatch has nothing to add to.
+    fn accumulate(&self, weights: &mut Pass) {
+        let micro = f64::from(self.layout.micro_batches());
+        let (dense, experts) = self.model.layer_parameters();
+        let here = dense / self.tensor + experts / self.tensor / f64::from(self.layout.expert);
+        if micro > 1.0 && !self.practice.fused_accumulation {
+            weights.push(Kernel::stream(3.0 * ACTIVATION * here * (micro - 1.0) / micro));
+        }
     }
 
     fn attention_in(&self, pass: &mut Pass) {
         let (queries, keys) = self.widths();
         self.norm(pass);
         pass.push(Kernel::product(self.tokens, queries + 2.0 * keys, self.hidden()));
-        let split = 2.0 * ACTIVATION * self.tokens * (queries + 2.0 * keys);
-        pass.push(Kernel::Stream { bytes: split });
+        // The bias is added in place; backward sums its gradient and joins three into one.
+        let split = ACTIVATION * self.tokens * (queries + 2.0 * keys);
+        pass.push(Kernel::Stream { bytes: 2.0 * split, backward: 3.0 * split });
     }
 
     fn scores(&self, pass: &mut Pass) {
@@ -93,16 +109,18 @@ impl Sizes<'_> {
                 let scores = heads * rows * sequence;
                 pass.push(Kernel::Product { m: rows, n: sequence, k: width, count: heads });
                 // Megatron-LM's fused causal softmax takes four matrices at a time and reads half of
-                // each; otherwise PyTorch converts, scales, masks, normalises and converts back.
+                // each (backward: half of the softmax and of its gradient); otherwise PyTorch
+                // converts, scales, masks, normalises and converts back.
                 if heads % 4.0 == 0.0 {
-                    pass.push(Kernel::Stream { bytes: 1.5 * ACTIVATION * scores });
+                    let moved = ACTIVATION * scores;
+                    pass.push(Kernel::Stream { bytes: 1.5 * moved, backward: 2.0 * moved });
                 } else {
                     for bytes in [6.0, 8.0, 8.0, 8.0, 6.0] {
-                        pass.push(Kernel::Stream { bytes: bytes * scores });
+                        pass.push(Kernel::stream(bytes * scores));
                     }
                 }
-                // Dropout reads and writes, and writes its mask.
-                pass.push(Kernel::Stream { bytes: (2.0 * ACTIVATION + 1.0) * scores });
+                // Dropout reads and writes, and writes its mask; backward reads that.
+                pass.push(Kernel::stream((2.0 * ACTIVATION + 1.0) * scores));
                 pass.push(Kernel::Product { m: rows, n: width, k: sequence, count: heads });
             }
             Attention::Flash => {
@@ -115,15 +133,17 @@ impl Sizes<'_> {
 
     fn attention_out(&self, pass: &mut Pass) {
         let (queries, _) = self.widths();
-        pass.push(Kernel::Stream { bytes: 2.0 * ACTIVATION * self.tokens * queries });
+        pass.push(Kernel::stream(2.0 * ACTIVATION * self.tokens * queries));
         pass.push(Kernel::product(self.tokens, self.hidden(), queries));
         self.add(pass);
     }
 
-    /// Bias, dropout and residual: two inputs, one output, and a mask of one byte.
+    /// Bias, dropout and residual: two inputs, one output, and a mask of one byte. Backward: dropout
+    /// reads gradient and mask and writes, the bias' gradient is summed, the residual's is added.
     fn add(&self, pass: &mut Pass) {
-        let bytes = (3.0 * ACTIVATION + 1.0) * self.spread * self.hidden();
-        pass.push(Kernel::Stream { bytes });
+        let elements = self.spread * self.hidden();
+        let bytes = (3.0 * ACTIVATION + 1.0) * elements;
+        pass.push(Kernel::Stream { bytes, backward: (6.0 * ACTIVATION + 1.0) * elements });
     }
 
     fn feed_forward(&self, pass: &mut Pass) {
@@ -131,7 +151,8 @@ impl Sizes<'_> {
         let dense = |pass: &mut Pass, tokens: f64, width: f64| {
             let wide = if self.model.gated { 2.0 } else { 1.0 };
             pass.push(Kernel::product(tokens, wide * width, self.hidden()));
-            pass.push(Kernel::Stream { bytes: (1.0 + wide) * ACTIVATION * tokens * width });
+            let bytes = (1.0 + wide) * ACTIVATION * tokens * width;
+            pass.push(Kernel::Stream { bytes, backward: 2.0 * bytes });
             pass.push(Kernel::product(tokens, self.hidden(), width));
         };
         match self.model.experts {
@@ -141,7 +162,7 @@ impl Sizes<'_> {
                 let width = experts.width as f64 / self.tensor;
                 let sent = self.tokens * experts.active as f64;
                 // Tokens are put in the order of their experts, and back.
-                pass.push(Kernel::Stream { bytes: 4.0 * ACTIVATION * sent * self.hidden() });
+                pass.push(Kernel::stream(4.0 * ACTIVATION * sent * self.hidden()));
                 let here = experts.count as f64 / f64::from(self.layout.expert);
                 for _ in 0..here.min(16.0) as u32 {
                     dense(pass, sent / here.min(16.0), width);
@@ -160,11 +181,15 @@ pub fn output_work(model: &Transformer, layout: &Layout) -> LayerWork {
     let tokens = f64::from(layout.micro_batch) * model.sequence as f64 / f64::from(layout.context);
     let columns = (model.vocabulary / u64::from(layout.tensor)) as f64;
     let mut forward = Pass::default();
-    forward.push(Kernel::Stream { bytes: 2.0 * ACTIVATION * tokens * model.hidden as f64 });
+    let moved = ACTIVATION * tokens * model.hidden as f64;
+    forward.push(Kernel::Stream { bytes: 2.0 * moved, backward: 5.0 * moved });
     forward.push(Kernel::product(tokens, columns, model.hidden as f64));
-    // In single precision: convert, maximum, exponentials and their sum.
-    forward.push(Kernel::Stream { bytes: 16.0 * tokens * columns });
-    let (inputs, weights) = forward.backward();
+    // In single precision: convert, maximum, subtract it, exponentials, their sum, divide by it; back:
+    // multiply by the gradient, convert.
+    let logits = tokens * columns;
+    forward.push(Kernel::Stream { bytes: 38.0 * logits, backward: 14.0 * logits });
+    let (inputs, mut weights) = forward.backward();
+    weights.push(Kernel::stream(3.0 * ACTIVATION * columns * model.hidden as f64));
     LayerWork { forward, inputs, weights, again: Pass::default() }
 }
 
@@ -173,10 +198,10 @@ pub fn embedding_work(model: &Transformer, layout: &Layout) -> LayerWork {
     let tokens = f64::from(layout.micro_batch) * model.sequence as f64 / f64::from(layout.context);
     let rows = model.vocabulary as f64 / f64::from(layout.tensor);
     let mut forward = Pass::default();
-    forward.push(Kernel::Stream { bytes: 4.0 * ACTIVATION * tokens * model.hidden as f64 });
+    forward.push(Kernel::stream(4.0 * ACTIVATION * tokens * model.hidden as f64));
     let mut inputs = Pass::default();
     // The gradient is as large as the embedding and is accumulated.
-    inputs.push(Kernel::Stream { bytes: 3.0 * ACTIVATION * rows * model.hidden as f64 });
+    inputs.push(Kernel::stream(3.0 * ACTIVATION * rows * model.hidden as f64));
     LayerWork { forward, inputs, weights: Pass::default(), again: Pass::default() }
 }
 

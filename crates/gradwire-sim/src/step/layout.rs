@@ -241,10 +241,12 @@ pub struct Compression {
     pub name: String,
     /// Bits on the wire for each element.
     pub bits: f64,
-    /// Bytes of gradient that one device encodes (or decodes) in a second.
+    /// Bytes of gradient that one rank encodes (or decodes) in a second.
     pub rate: f64,
-    /// Relative squared error of one exchange, before error feedback.
-    pub error: f64,
+    /// By how many percent the final loss is higher: the upper end of what was measured.
+    pub loss_pct: f64,
+    /// Pairs of training runs in which it was measured.
+    pub pairs: u32,
 }
 
 /// How a training framework runs a step.
@@ -263,6 +265,12 @@ pub struct Practice {
     pub overlap_parameters: bool,
     /// Whether tensor-parallel collectives travel under independent matrix products.
     pub overlap_tensor: bool,
+    /// Whether those of the backward pass travel under the products of weights' gradients, which do
+    /// not need their results.
+    pub overlap_weights: bool,
+    /// Whether matrix products add to the gradients of earlier microbatches themselves; otherwise
+    /// kernels of their own do.
+    pub fused_accumulation: bool,
     /// Whether each rank of a tensor group sends only its part to the next stage.
     pub scatter_gather: bool,
     /// Bytes of gradients that are fused.
@@ -299,6 +307,8 @@ impl Default for Practice {
             overlap_gradients: true,
             overlap_parameters: true,
             overlap_tensor: false,
+            overlap_weights: true,
+            fused_accumulation: true,
             scatter_gather: true,
             bucket_bytes: 40e6 * 2.0,
             local_steps: 1,
@@ -316,8 +326,16 @@ impl Practice {
             attention: Attention::Unfused,
             overlap_gradients: false,
             overlap_parameters: false,
+            overlap_weights: false,
+            fused_accumulation: false,
             ..Self::default()
         }
+    }
+
+    /// Megatron-LM since 2022: collectives under the products of weights'
+    /// gradients, which add to earlier ones themselves.
+    pub fn megatron_2022() -> Self {
+        Self { overlap_weights: true, fused_accumulation: true, ..Self::megatron_2021() }
     }
 
     /// DeepSpeed's ZeRO 3 of 2021.

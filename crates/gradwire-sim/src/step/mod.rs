@@ -6,6 +6,7 @@
 //! hidden is computed from when gradients are ready and when links are free (`overlap`).
 
 pub mod compute;
+mod exchange;
 pub mod groups;
 pub mod layer;
 pub mod layout;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::compute::{Efficiency, Pass};
 use super::groups::{Fabric, Group, Network};
 use super::layer::{LayerWork, embedding_work, output_work};
-use super::layout::{Carrier, Layout, Practice, Recompute};
+use super::layout::{Carrier, Layout, PipelineOrder, Practice, Recompute};
 use super::memory::{Memory, held_parameters};
 use super::model::Transformer;
 use super::overlap::{Outcome, Series, prefetched};
@@ -67,6 +67,13 @@ struct LayerTimes {
     context: (f64, f64),
 }
 
+/// Seconds of a layer's context group: total and exposed.
+#[derive(Clone, Copy, Debug, Default)]
+struct ContextTimes {
+    forward: (f64, f64),
+    backward: (f64, f64),
+}
+
 impl<'a> Step<'a> {
     fn new(job: &'a Job, cluster: &'a Cluster, calibration: &'a Calibration) -> Self {
         Self {
@@ -103,7 +110,7 @@ impl<'a> Step<'a> {
         // They run by themselves: nothing disturbs them.
         let one = self.network.all_reduce(&tensor, self.activation_bytes());
         let launches = if tensor.ranks > 1 { 2.0 * LAUNCHES } else { 0.0 };
-        let (expert, context) = (self.expert_seconds(), self.context_seconds());
+        let (expert, context) = (self.expert_seconds(), self.context_times(&work));
         let hidden = if self.job.practice.overlap_tensor { 0.5 } else { 0.0 };
         let shown = one * (1.0 - hidden);
         let forward = self.pass(&work.forward, launches);
@@ -112,19 +119,41 @@ impl<'a> Step<'a> {
         let repeated =
             if work.again.kernels.is_empty() { 0.0 } else { self.pass(&work.again, launches) };
         let passes = if whole_again { 3.0 } else { 2.0 };
-        let beside = shown * 2.0 + expert + self.context_exposed(context, &work);
+        let under = self.under_weights(2.0 * shown, weights);
+        let again = passes - 2.0;
         let times = ChunkTimes {
-            forward: forward + beside,
-            backward: backward + repeated + (passes - 1.0) * beside,
-            weights,
+            forward: forward + 2.0 * shown + expert + context.forward.1,
+            backward: backward
+                + repeated
+                + under.exposed
+                + expert
+                + context.backward.1
+                + again * (2.0 * shown + expert + context.forward.1),
+            weights: weights + under.slowdown,
         };
-        let context_shown = self.context_exposed(context, &work);
         LayerTimes {
             times,
-            tensor: (2.0 * passes * one, 2.0 * passes * shown),
+            tensor: (2.0 * passes * one, 2.0 * (passes - 1.0) * shown + under.exposed),
             expert: (passes * expert, passes * expert),
-            context: (passes * context, passes * context_shown),
+            context: (
+                (1.0 + again) * context.forward.0 + context.backward.0,
+                (1.0 + again) * context.forward.1 + context.backward.1,
+            ),
         }
+    }
+
+    /// What products of weights' gradients hide of a layer's tensor collectives in the backward pass.
+    fn under_weights(&self, seconds: f64, weights: f64) -> Outcome {
+        let later = self.layout.order == PipelineOrder::ZeroBubble;
+        if !self.job.practice.overlap_weights || later || seconds == 0.0 {
+            return Outcome { total: seconds, exposed: seconds, slowdown: 0.0 };
+        }
+        let stretched = seconds * self.calibration.fabric.interference;
+        let hidden = stretched.min(weights);
+        let taken = self.calibration.fabric.multiprocessors;
+        let charge = (taken / f64::from(self.device.multiprocessors)).min(0.5);
+        let left = seconds * (1.0 - hidden / stretched);
+        Outcome { total: hidden + left, exposed: left, slowdown: hidden * charge }
     }
 
     /// Two all-to-alls: tokens to their experts and back.
@@ -140,31 +169,35 @@ impl<'a> Step<'a> {
         2.0 * self.network.all_to_all(&group, bytes)
     }
 
-    /// Keys and values go once around the context group (ring attention).
-    fn context_seconds(&self) -> f64 {
+    /// Keys and values go once around the context group under attention; backward their gradients go
+    /// with them (ring attention, arXiv:2310.01889).
+    fn context_times(&self, work: &LayerWork) -> ContextTimes {
         if self.layout.context < 2 {
-            return 0.0;
+            return ContextTimes::default();
         }
-        let model = &self.job.model;
-        let keys = (2 * model.kv_heads * model.head_width) as f64 / model.hidden as f64;
-        let bytes = self.activation_bytes() * keys / f64::from(self.layout.tensor);
+        let group = Group::of(self.cluster, self.layout.context, self.layout.tensor);
         let trips = f64::from(self.layout.context - 1);
-        trips * self.network.shift(self.layout.tensor, bytes)
+        let bytes = self.keys_bytes();
+        let attention = |pass: &Pass| -> f64 {
+            let kernels = pass.kernels.iter().filter(|kernel| kernel.is_attention());
+            kernels.map(|it| it.seconds(self.device, &self.calibration.efficiency)).sum()
+        };
+        let part = |bytes: f64, hides: f64| {
+            let seconds = trips * self.network.turn(&group, bytes);
+            (seconds, (seconds - hides).max(0.0))
+        };
+        ContextTimes {
+            forward: part(bytes, attention(&work.forward)),
+            backward: part(2.0 * bytes, attention(&work.inputs)),
+        }
     }
 
-    /// What of it attention itself does not hide.
-    fn context_exposed(&self, seconds: f64, work: &LayerWork) -> f64 {
-        if seconds == 0.0 {
-            return 0.0;
-        }
-        let attention = work.forward.kernels.iter().filter(|kernel| match kernel {
-            super::compute::Kernel::Product { count, .. } => *count > 1.0,
-            super::compute::Kernel::Fused { .. } => true,
-            super::compute::Kernel::Stream { .. } => false,
-        });
-        let hides: f64 =
-            attention.map(|kernel| kernel.seconds(self.device, &self.calibration.efficiency)).sum();
-        (seconds - hides).max(0.0)
+    /// Bytes of the keys and values that a device of a context group hands on.
+    fn keys_bytes(&self) -> f64 {
+        let model = &self.job.model;
+        let keys = (2 * model.kv_heads * model.head_width) as f64 / model.hidden as f64;
+        let shared = f64::from(self.layout.tensor).min(model.kv_heads as f64);
+        self.activation_bytes() * keys / shared
     }
 
     /// Layers of a chunk: as even as can be, what is left over goes to the first ones.
@@ -263,7 +296,8 @@ impl<'a> Step<'a> {
         }
         if self.layout.zero > 0 {
             let parameters = HALF * held_parameters(&self.job.model, self.layout);
-            let seconds = self.network.gather(&group, parameters) / sparing;
+            let carrier = self.job.practice.carrier;
+            let seconds = self.network.parameters(&group, parameters, carrier) / sparing;
             outcome.total += seconds;
             let forward: f64 = pipeline.times[0].iter().map(|it| it.forward).sum();
             let hides = if self.job.practice.overlap_parameters { forward } else { 0.0 };
@@ -388,7 +422,7 @@ impl<'a> Step<'a> {
         };
         let tensor = part(layer.tensor, self.tensor_bytes());
         let expert = part(layer.expert, self.expert_bytes());
-        let context = part(layer.context, 0.0);
+        let context = part(layer.context, self.context_bytes());
         let beside = tensor.exposed_s + expert.exposed_s + context.exposed_s;
         let optimizer = self.optimizer();
         let shared = self.shared_embedding();
@@ -444,6 +478,11 @@ impl<'a> Step<'a> {
         let n = f64::from(self.layout.tensor);
         let passes = if self.layout.recompute == Recompute::Full { 6.0 } else { 4.0 };
         passes * 2.0 * (n - 1.0) / n * self.activation_bytes()
+    }
+
+    fn context_bytes(&self) -> f64 {
+        let passes = if self.layout.recompute == Recompute::Full { 4.0 } else { 3.0 };
+        passes * f64::from(self.layout.context - 1) * self.keys_bytes()
     }
 
     fn expert_bytes(&self) -> f64 {

@@ -193,7 +193,7 @@ impl Validation {
              | cost of a tile, in steps of the inner dimension | {:.0} |\n\
              | share of memory bandwidth | {:.3} |\n\
              | launch of a kernel | {:.1} us |\n\
-             | smallest kernel | {:.1} us |\n\
+             | beginning and end of a kernel | {:.1} us |\n\
              | share of the NICs' payload rate | {:.2} |\n",
             it.product,
             it.attention,

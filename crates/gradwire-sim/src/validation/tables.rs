@@ -338,7 +338,7 @@ impl<'a> Tables<'a> {
             let selective =
                 Layout { recompute: Recompute::Selective, sequence_parallel: true, ..full };
             let make = |layout: Layout, seconds, scheme: &str| Measured {
-                job: Job { model: model.clone(), layout, practice: Practice::megatron_2021() },
+                job: Job { model: model.clone(), layout, practice: Practice::megatron_2022() },
                 cluster: selene(row.gpus),
                 seconds,
                 group: format!("{:.0}B", model.parameters() / 1e9),
