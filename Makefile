@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 GRADWIRE := target/release/gradwire
 # pip's own resolver takes minutes over torch; uv takes seconds.
-INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
+# Compiled once here, not in each of the many processes of the tests, some of which may not write.
+INSTALL = $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help

@@ -32,6 +32,7 @@ from result import IncompleteRunError, Result, Run, summarize, to_json, write_wh
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULT = "result.json"
+PARALLELIZE = "parallelize"
 STALL_S = 300.0
 OUTPUT_LINES = 15
 
@@ -134,8 +135,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--backends",
         type=_backends,
-        default=["gloo", "gradwire", "gradwire+adaptive"],
-        help="in this order, with a codec behind a + (default gloo,gradwire,gradwire+adaptive)",
+        default=["gloo", "gradwire", "gradwire+parallelize+adaptive"],
+        help="in this order; DDP's unless +parallelize follows, with a codec behind another +"
+        " (default gloo,gradwire,gradwire+parallelize+adaptive)",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE, help="where the result goes")
@@ -292,12 +294,15 @@ def _follow(job: Job, followers: list[EventFollower], progress: Progress) -> Non
 def _launches(
     backend: str, options: argparse.Namespace, size: Size, network: Network, directory: Path
 ) -> list[Launch]:
-    name, _, codec = backend.partition("+")
+    name, _, how = backend.partition("+")
+    hides = how.split("+")[0] == PARALLELIZE
+    codec = how.removeprefix(PARALLELIZE).removeprefix("+") if hides else how
     program = [
         sys.executable,
         str(HERE / "train.py"),
         *("--backend", name),
         *(("--codec", codec) if codec else ()),
+        *(("--parallelize",) if hides else ()),
         *("--text", str(options.out.resolve() / "runs" / "text")),
         *("--events", str(directory.resolve())),
         *("--seed", str(options.seed)),

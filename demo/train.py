@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,9 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from gradwire import Parallel
 
 WARM_UP_STEPS = 3  # not timed: DDP lays its buckets out anew after the first one
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
@@ -112,16 +116,23 @@ class Training:
 
     def __init__(self, options: argparse.Namespace, log: EventLog) -> None:
         torch.manual_seed(options.seed)
-        shape = Shape(options.layers, options.width, options.heads, options.context)
         self.options, self.log = options, log
-        self.model = DistributedDataParallel(
-            GPT(shape), gradient_as_bucket_view=True, bucket_cap_mb=options.bucket_mb
-        )
-        if options.codec:
-            register_codec(self.model, options.backend, options.codec)
+        self.bare = GPT(Shape(options.layers, options.width, options.heads, options.context))
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), fused=True
+            self.bare.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), fused=True
         )
+        self.parallel: Parallel | None = None
+        self.model: torch.nn.Module = self.bare
+        if options.parallelize:
+            self.parallel = parallelize(self.bare, self.optimizer, options.codec)
+            self.no_sync = self.parallel.no_sync
+        else:
+            ddp = DistributedDataParallel(
+                self.bare, gradient_as_bucket_view=True, bucket_cap_mb=options.bucket_mb
+            )
+            if options.codec:
+                register_codec(ddp, options.backend, options.codec)
+            self.model, self.no_sync = ddp, ddp.no_sync
         self.batches = Batches(
             options.text,
             options.batch,
@@ -140,18 +151,19 @@ class Training:
             dist.barrier()
             sent = sent_bytes()
             for step in range(done, end):
-                self._train_one(step)
+                self._train_one(step, is_last=step == end - 1)
             self.log.write("block", steps=end - done, sent_bytes=sent_bytes() - sent)
             done = end
             self._measure_without_communication()
             self._evaluate(done)
         self.log.write("finished")
 
-    def _train_one(self, step: int) -> None:
+    def _train_one(self, step: int, *, is_last: bool) -> None:
         rate = learning_rate(step, self.options.steps, self.options.learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        seconds, loss = self._timed_step()
+        # What the last step has put off is its own; the others' is in the step that follows.
+        seconds, loss = self._timed_step(finishes=is_last)
         self.log.write(
             "step", step=step + 1, seconds=seconds, loss=loss, timed=step >= WARM_UP_STEPS
         )
@@ -161,30 +173,41 @@ class Training:
         # from the training windows is harmless as every run draws the same number.
         saved = SavedState(self.model, self.optimizer)
         dist.barrier()
-        with self.model.no_sync():
+        with self.no_sync():
             for _ in range(self.options.steps_without_communication):
-                seconds, _ = self._timed_step()
+                seconds, _ = self._timed_step(finishes=True)
                 self.log.write("step_without_communication", seconds=seconds)
         saved.restore()
 
-    def _timed_step(self) -> tuple[float, float]:
+    def _timed_step(self, *, finishes: bool) -> tuple[float, float]:
         began = time.perf_counter()
-        # Zeroed in place: gradients stay views of DDP's buckets, so that steps with and without
-        # communication touch the same memory.
-        self.optimizer.zero_grad(set_to_none=False)
+        # Under DDP zeroed in place: gradients stay views of its buckets, so that steps with and
+        # without communication touch the same memory.
+        self.optimizer.zero_grad(set_to_none=self.parallel is not None)
         loss = self.model(*self.batches.draw())
         loss.backward()
         self.optimizer.step()
+        if finishes and self.parallel is not None:
+            self.parallel.synchronize()
         return time.perf_counter() - began, float(loss.detach())
 
     @torch.no_grad()
     def _evaluate(self, step: int) -> None:
         # The bare module: DDP's forward would bring communication into it.
         losses = [
-            float(self.model.module(inputs, targets))
+            float(self.bare(inputs, targets))
             for inputs, targets in self.batches.held_out(self.options.held_out_batches)
         ]
         self.log.write("held_out", step=step, loss=sum(losses) / len(losses))
+
+
+def parallelize(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, codec: str | None
+) -> Parallel:
+    """Hide communication behind backward and the next forward, by gradwire."""
+    import gradwire
+
+    return gradwire.parallelize(model, optimizer, codec or "none")
 
 
 def register_codec(model: DistributedDataParallel, backend: str, codec: str) -> None:
@@ -238,6 +261,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One rank of the demo; demo/run.py starts it.")
     parser.add_argument("--backend", required=True)
     parser.add_argument("--codec", help="how gradients travel, if not as they are")
+    parser.add_argument(
+        "--parallelize", action="store_true", help="gradwire.parallelize instead of DDP"
+    )
     parser.add_argument("--text", type=Path, required=True, help="train.bin and held_out.bin")
     parser.add_argument("--events", type=Path, required=True, help="where rank<N>.jsonl goes")
     parser.add_argument("--seed", type=int, default=1)

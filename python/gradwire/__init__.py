@@ -8,7 +8,7 @@
 Importing the package registers the backend.
 """
 
-from gradwire import collectives, compiler, lineage, process_group, staging, work
+from gradwire import collectives, compiler, lineage, process_group, staging, tracing, work
 from gradwire._native import __version__
 from gradwire.compression import (
     CompressionConfig,
@@ -21,8 +21,10 @@ from gradwire.compression import (
     reduce_scatter,
 )
 from gradwire.errors import GradwireError
+from gradwire.parallel import Parallel, parallelize
 from gradwire.process_group import GradwireBackend, GradwireProcessGroup
 from gradwire.registration import Options, options, register
+from gradwire.tracing import profile
 
 __all__ = [
     "CompressionConfig",
@@ -32,15 +34,19 @@ __all__ = [
     "GradwireProcessGroup",
     "OneBitAdam",
     "Options",
+    "Parallel",
     "__version__",
     "all_gather",
     "all_reduce",
     "compress_fully_sharded",
     "ddp_hook",
     "options",
+    "parallelize",
+    "profile",
     "reduce_scatter",
     "register",
+    "tracing",
 ]
 
-compiler.skip(collectives, lineage, process_group, staging, work)
+compiler.skip(collectives, lineage, process_group, staging, tracing, work)
 register()

@@ -1,5 +1,7 @@
 """The extension module: the Rust engine."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 __version__: str
@@ -32,6 +34,32 @@ class Engine:
 
     def counters(self) -> dict[str, int]:
         """Return the engine's counters."""
+
+    def start_trace(self) -> None:
+        """Start to record a trace, on all ranks: their clocks are compared first."""
+
+    def write_trace(self, directory: str | os.PathLike[str]) -> Path:
+        """End the trace and write `rank<N>.json` into a directory; return its path.
+
+        All ranks do so; one that does not only costs a comparison of clocks, and two seconds.
+        """
+
+    def is_tracing(self) -> bool:
+        """Return whether a trace is being recorded."""
+
+    def record_span(
+        self, name: str, category: str, start_ns: int, end_ns: int, arguments: str | None = None
+    ) -> None:
+        """Add a span of the calling thread to the trace.
+
+        Times are `time.monotonic_ns()`; `arguments` is one JSON object.
+        """
+
+    def limit_in_flight(self, bytes: int | None) -> None:
+        """Keep the bytes on their way to each peer over TCP to about so many.
+
+        Urgent operations overtake others the sooner; with `None` the kernel fills the queues.
+        """
 
     def shutdown(self, grace_s: float = 2.0) -> None:
         """End all connections and threads; what was sent before is given `grace_s` to arrive."""
@@ -69,6 +97,8 @@ class Communicator:
         codec: str | None = None,
         error: list[tuple[int, int]] | tuple[()] = (),
         priority: int | None = None,
+        label: str | None = None,
+        tile_bytes: int | None = None,
     ) -> Handle:
         """Start an operation on memory given as (address, bytes); it must outlive the handle.
 
@@ -76,7 +106,8 @@ class Communicator:
         first. `waits_at_once` promises that the caller waits next. `codec` names how values
         travel; what it loses of this rank's contribution is left in `error`, unless that is empty.
         Operations with a lower `priority` (0 to 255, 128 for collectives and 64 for messages if
-        not given) overtake others.
+        not given) overtake others. `label` is what traces call it.
+        `tile_bytes`, the same on all ranks, is the size of the pieces between which they overtake.
         """
 
 class Codec:
@@ -110,8 +141,14 @@ class Handle:
     def exception(self) -> BaseException | None:
         """Return what made the operation fail, `None` as long as nothing did."""
 
+    def seconds_over(self) -> float | None:
+        """Return for how many seconds the operation has been over, `None` while it is in flight."""
+
     def source(self) -> int | None:
         """Return the group rank whose message a receive matched."""
+
+def set_label(label: str | None) -> str | None:
+    """Label operations that this thread starts from now on; return the label until now."""
 
 def sparse_bytes(elements: int, count: int) -> int:
     """Return the bytes of `count` of so many values in sparse form."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,6 +83,28 @@ def _nested(tensors: Sequence[Any], operation: str) -> list[Tensor]:
     if any(not isinstance(tensor, Tensor) for tensor in tensors):
         raise ValueError(f"{operation} takes one list of tensors a rank, got {len(tensors)}")
     return list(tensors)
+
+
+class Delivery(NamedTuple):
+    """How an operation travels beside others.
+
+    Attributes
+    ----------
+    priority
+        Operations with a lower one overtake, 0 to 255; `None` for the usual one.
+    tile_bytes
+        Size of the pieces between which they overtake, the same on all ranks; `None` for the
+        engine's.
+    label
+        What a timeline calls it.
+    """
+
+    priority: int | None = None
+    tile_bytes: int | None = None
+    label: str | None = None
+
+
+_USUAL = Delivery()
 
 
 class Collectives:
@@ -199,20 +221,21 @@ class Collectives:
         operator: str,
         codec: str | None,
         error: Tensor | None = None,
-        priority: int | None = None,
+        delivery: Delivery = _USUAL,
     ) -> AsyncWork:
-        """Reduce a float32 tensor over all ranks, in place, perhaps encoded on the wire."""
+        """Reduce a tensor (float32 with a codec) over all ranks, in place, perhaps encoded."""
+        elements = _reducible(tensor, operator)
         arguments = arguments_for(tensor)
-        arguments.add_in_place(tensor)
+        arguments.add_in_place(elements)
         return self._start(
             "all_reduce",
-            "f32",
+            reducible_name(elements.dtype),
             operator,
             arguments,
             [tensor],
             codec=codec,
             error=error,
-            priority=priority,
+            delivery=delivery,
         )
 
     def reduce_scatter(
@@ -581,7 +604,7 @@ class Collectives:
         limit: float | None = None,
         codec: str | None = None,
         error: Tensor | None = None,
-        priority: int | None = None,
+        delivery: Delivery = _USUAL,
     ) -> AsyncWork:
         """Hand an operation to the engine, on the host at once, on a device behind its copies."""
         is_point_to_point = collective in _POINT_TO_POINT
@@ -604,7 +627,9 @@ class Collectives:
                 timeout_s=limit,
                 codec=codec,
                 error=() if error is None else [(error.data_ptr(), error.nbytes)],
-                priority=priority,
+                priority=delivery.priority,
+                tile_bytes=delivery.tile_bytes,
+                label=delivery.label,
             )
 
         lineage = None if is_point_to_point else (channel, next(channel.numbers))

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
+from gradwire import tracing
 from gradwire._native import Communicator, Engine
 
 
@@ -39,6 +40,8 @@ class SharedEngine:
         self, store: Any, rank: int, size: int, timeout: float, settings: Mapping[str, str]
     ) -> None:
         self._engine = Engine(rank, size, _fresh_store(store, rank), timeout, dict(settings))
+        if self._engine.is_tracing():  # By the setting `trace`, until the engine ends.
+            tracing.attach(self._engine)
         self._names: Counter[str] = Counter()
         self._closed = False
         _open.add(self)
@@ -68,6 +71,24 @@ class SharedEngine:
         """Return the engine's counters."""
         return self._engine.counters()
 
+    def start_trace(self) -> None:
+        """Start to record a trace; all ranks of the engine do so."""
+        self._engine.start_trace()
+        tracing.attach(self._engine)
+
+    def write_trace(self, directory: str | os.PathLike[str]) -> str:
+        """End the trace and write this rank's file into `directory`; return its path."""
+        tracing.detach(self._engine)
+        return str(self._engine.write_trace(directory))
+
+    def is_tracing(self) -> bool:
+        """Return whether a trace is being recorded."""
+        return self._engine.is_tracing()
+
+    def limit_in_flight(self, bytes: int | None) -> None:
+        """Keep the bytes on their way to each peer over TCP to about so many; `None`: no limit."""
+        self._engine.limit_in_flight(bytes)
+
     def close(self) -> None:
         """Shut the engine down; operations in progress fail."""
         global _default
@@ -77,6 +98,7 @@ class SharedEngine:
             self._closed = True
             if _default is self:
                 _default = None
+        tracing.detach(self._engine)
         self._engine.shutdown()
 
 

@@ -85,6 +85,10 @@ class _Group(Collectives):
         """Return the counters of the engine that serves this group."""
         return self._engine.counters()
 
+    def limit_in_flight(self, bytes: int | None) -> None:
+        """Keep the bytes on their way to each peer over TCP to about so many; `None`: no limit."""
+        self._engine.limit_in_flight(bytes)
+
     def abort(self) -> None:
         """Make all operations of this group fail, here and on the other members."""
         for communicator in self._communicators():

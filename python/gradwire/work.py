@@ -143,6 +143,10 @@ class OperationWork(AsyncWork):
         """Return what made the operation fail, `None` as long as nothing did."""
         return None if self._handle is None else self._handle.exception()
 
+    def seconds_over(self) -> float:
+        """Return for how long the operation has been over, 0 while it is in flight."""
+        return (self._handle is not None and self._handle.seconds_over()) or 0.0
+
     def result(self) -> list[Any]:
         """Return the output tensors, once the operation is over."""
         self.wait()
@@ -289,6 +293,10 @@ class DeviceWork(AsyncWork):
         """Return the output tensors, once the operation is over."""
         self.wait()
         return self._outputs
+
+    def seconds_over(self) -> float:
+        """Return for how long the operation has been over, 0 while it is in flight."""
+        return (self._handle is not None and self._handle.seconds_over()) or 0.0
 
     def source_rank(self) -> int:
         """Return the group rank whose message a receive matched, -1 before that."""

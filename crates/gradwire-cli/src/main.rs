@@ -2,11 +2,14 @@
 //!
 //! Exit status: 0 for success, 1 for a failed run, 2 for bad usage.
 
+mod amount;
 mod bench;
 mod failure;
 mod foresight;
 mod lab;
 mod schedule;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -36,6 +39,10 @@ enum Command {
     Lab(lab::Args),
     /// Show what a collective moves between ranks, in which order.
     Schedule(schedule::Args),
+    /// Explain and merge the timelines that a job has recorded.
+    Trace(trace::Args),
+    /// Show what running jobs are doing.
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +55,8 @@ fn main() -> ExitCode {
         Command::Topo(args) => foresight::topo::run(args),
         Command::Validate(args) => foresight::validate::run(args),
         Command::Schedule(args) => schedule::run(args),
+        Command::Trace(args) => trace::run(args),
+        Command::Top(args) => top::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("gradwire: {error:#}");

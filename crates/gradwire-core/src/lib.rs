@@ -27,6 +27,7 @@ mod descriptor;
 mod failure;
 mod group;
 mod header;
+mod inspect;
 mod liveness;
 mod occupancy;
 mod operation;
@@ -42,6 +43,7 @@ pub use crate::core::{
 pub use descriptor::{Descriptor, describe};
 pub use failure::{Cause, Failure, MAX_FAILURE_TEXT};
 pub use header::{FrameKind, HEADER_BYTES, Header, HeaderError, MAX_PAYLOAD_BYTES, WIRE_VERSION};
+pub use inspect::{Identity, Pending};
 pub use occupancy::{EarlyAccount, Occupancy};
 pub use plan::{ANY_SOURCE, Plan, PlanError, PlannedPeer, PlannedScratch, PlannedStep};
 pub use time::Time;

@@ -57,11 +57,13 @@ impl Communicator {
     /// first. `waits_at_once` promises that the caller waits next. `codec` names how values travel;
     /// what it loses of this rank's contribution is left in `error`, unless that is empty.
     /// Operations with a lower `priority` (0 to 255, 128 for collectives and 64 for messages if not
-    /// given) overtake others.
+    /// given) overtake others. `label` is what traces call it. `tile_bytes`, the same on all ranks,
+    /// is the size of the pieces between which they overtake, the engine's if not given.
     #[pyo3(signature = (
         collective, dtype, op, inputs, outputs,
         root = 0, peer = None, tag = 0, timeout_s = None, waits_at_once = false,
-        codec = None, error = Vec::new(), priority = None,
+        codec = None, error = Vec::new(), priority = None, label = None,
+        tile_bytes = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of a Python function")]
     fn submit(
@@ -80,6 +82,8 @@ impl Communicator {
         codec: Option<&str>,
         error: Vec<Range>,
         priority: Option<u8>,
+        label: Option<String>,
+        tile_bytes: Option<u32>,
     ) -> PyResult<Handle> {
         let collective_of_group = self.collective(collective, root, peer)?;
         let mut request = Request::new(collective_of_group, data_type(dtype)?, operator(op)?);
@@ -92,6 +96,8 @@ impl Communicator {
         request.codec = codec.map(crate::codec::parse).transpose()?;
         request.error = memory(error);
         request.priority = priority.unwrap_or(request.priority);
+        request.tile_bytes = tile_bytes;
+        request.label = label.or_else(crate::trace::label);
         let submitted = py.detach(|| {
             // SAFETY: the caller (`gradwire.work`) keeps the tensors that own this memory until
             // the handle is done, and c10d's contract keeps others from writing to them.

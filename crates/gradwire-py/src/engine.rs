@@ -1,6 +1,7 @@
 //! One process's end of a job.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,41 @@ impl Engine {
     /// The engine's counters.
     fn counters(&self) -> HashMap<&'static str, u64> {
         self.inner.counters().into_iter().collect()
+    }
+
+    /// Start to record a trace, on all ranks: their clocks are compared first.
+    fn start_trace(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner.start_trace()).map_err(|error| exception(py, &error))
+    }
+
+    /// End the trace and write `rank<N>.json` into a directory; returns its path.
+    fn write_trace(&self, py: Python<'_>, directory: PathBuf) -> PyResult<PathBuf> {
+        py.detach(|| self.inner.write_trace(&directory)).map_err(|error| exception(py, &error))
+    }
+
+    /// Whether a trace is being recorded.
+    fn is_tracing(&self) -> bool {
+        self.inner.is_tracing()
+    }
+
+    /// Add a span of the calling thread to the trace; times are `time.monotonic_ns()`.
+    #[pyo3(signature = (name, category, start_ns, end_ns, arguments = None))]
+    fn record_span(
+        &self,
+        name: &str,
+        category: &str,
+        start_ns: u64,
+        end_ns: u64,
+        arguments: Option<String>,
+    ) {
+        self.inner.record_span(name, category, start_ns, end_ns, arguments);
+    }
+
+    /// Keep the bytes on their way to each peer over TCP to about so many, so that urgent operations
+    /// overtake others soon; with `None` the kernel fills the queues on the way.
+    #[pyo3(signature = (bytes))]
+    fn limit_in_flight(&self, py: Python<'_>, bytes: Option<usize>) {
+        py.detach(|| self.inner.limit_in_flight(bytes));
     }
 
     /// End all connections and threads; what was sent before is given `grace_s` to arrive.

@@ -63,6 +63,7 @@ impl Handle {
     #[pyo3(signature = (timeout_s = None, drive = true))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>, drive: bool) -> PyResult<()> {
         if let Some(outcome) = self.outcome(py) {
+            self.inner.note_wait(drive);
             return outcome;
         }
         let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -78,6 +79,11 @@ impl Handle {
     /// What made the operation fail, `None` as long as nothing did.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         self.inner.error().map(|error| exception(py, &error))
+    }
+
+    /// For how many seconds the operation has been over, `None` while it is in flight.
+    fn seconds_over(&self) -> Option<f64> {
+        self.inner.done_for().map(|elapsed| elapsed.as_secs_f64())
     }
 
     /// The group rank whose message a receive matched.

@@ -9,6 +9,7 @@ mod engine;
 mod failure;
 mod handle;
 mod store;
+mod trace;
 
 use pyo3::prelude::*;
 
@@ -20,6 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::sparse_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(codec::encode_top_k, module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode_sparse_add, module)?)?;
+    module.add_function(wrap_pyfunction!(trace::set_label, module)?)?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<handle::Handle>()

@@ -153,6 +153,16 @@ pub trait Lane: Send {
     /// Becomes readable when there is something to receive while the poller sleeps.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
+    /// Keeps the bytes that were accepted and that the peer's host has not yet got to about so
+    /// many, so that a frame accepted next is not long behind them; `None` lifts the limit. Wires
+    /// that hold little have nothing to do.
+    ///
+    /// # Errors
+    /// What the system says when it refuses.
+    fn limit_in_flight(&mut self, _bytes: Option<usize>) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Ends the sending side in good order; what was accepted has been flushed before.
     fn close(&mut self);
 }

@@ -104,6 +104,12 @@ impl Lane for TcpLane {
         self.stream.as_fd()
     }
 
+    fn limit_in_flight(&mut self, bytes: Option<usize>) -> io::Result<()> {
+        // Half of them may stand here, half in the kernel.
+        self.outgoing.limit(bytes.map_or(QUEUE_BYTES, |bytes| (bytes / 2).clamp(1, QUEUE_BYTES)));
+        tuning::limit_send_buffer(&self.stream, bytes.map(|bytes| bytes / 2))
+    }
+
     fn close(&mut self) {
         // An error means that the connection is gone already, which the next receive reports.
         let _ = self.stream.shutdown(Shutdown::Write);

@@ -57,6 +57,9 @@ pub struct Request {
     /// Tiles of operations with a lower number overtake those with a higher one, on every wire; the
     /// oldest operation still gets its share. Each rank decides for itself.
     pub priority: u8,
+    /// Bytes of a tile, a multiple of 64 up to the engine's `tile_bytes`, which it is if `None`.
+    /// Small tiles let urgent operations overtake sooner. The same on all ranks.
+    pub tile_bytes: Option<u32>,
     /// Algorithm; chosen by size and ranks if `None`. The same on all ranks.
     pub algorithm: Option<Algorithm>,
     /// How values travel, if not as they are: for all-reduce, reduce-scatter and all-gather of
@@ -66,6 +69,8 @@ pub struct Request {
     /// it to the next one): nothing, or as much memory as is contributed, laid out like it. Like
     /// the codec, given on all ranks or on none.
     pub error: Vec<Memory>,
+    /// What traces call it; what it does if `None`.
+    pub label: Option<String>,
     /// The caller will wait for it at once, so nobody else needs to be woken to drive it.
     pub waits_at_once: bool,
 }
@@ -92,9 +97,11 @@ impl Request {
                 Collective::SendReceive { .. } => Request::MESSAGE_PRIORITY,
                 _ => Request::COLLECTIVE_PRIORITY,
             },
+            tile_bytes: None,
             algorithm: None,
             codec: None,
             error: Vec::new(),
+            label: None,
             waits_at_once: false,
         }
     }
@@ -125,6 +132,7 @@ struct PlanKey {
     /// Lengths of the ranges of input and output as the caller gave them.
     input: Vec<usize>,
     output: Vec<usize>,
+    tile_bytes: u32,
 }
 
 impl Group {
@@ -233,6 +241,7 @@ impl Communicator {
             finish: (request.op == ReduceOp::Average).then_some(group.size() as u32),
             error: ready.error,
             seed: ready.seed,
+            label: request.label,
         };
         let state = group.engine.submit(start)?;
         if !waits_at_once && !state.is_done() {
@@ -322,6 +331,7 @@ impl Group {
     fn prepare(&self, request: &Request) -> Result<Ready, Error> {
         self.check_ranks(request)?;
         check_codec(request)?;
+        self.check_tile(request)?;
         let element = request.dtype.size_bytes();
         for memory in request.input.iter().chain(&request.output) {
             if !memory.bytes.is_multiple_of(element) {
@@ -397,6 +407,18 @@ impl Group {
             unsafe { std::ptr::write_bytes(memory.pointer, 0, memory.bytes) };
         }
         Ok(pieces)
+    }
+
+    fn check_tile(&self, request: &Request) -> Result<(), Error> {
+        let most = self.engine.config.tile_bytes;
+        match request.tile_bytes {
+            Some(bytes) if bytes == 0 || bytes > most || !bytes.is_multiple_of(64) => {
+                Err(Error::Request(format!(
+                    "a tile of {bytes} bytes: it must be a multiple of 64 up to {most} (GRADWIRE_TILE_BYTES)"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_ranks(&self, request: &Request) -> Result<(), Error> {
@@ -500,7 +522,9 @@ impl Group {
     ) -> Result<Arc<Plan>, Error> {
         let lengths = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).collect();
         let descriptor = self.descriptor(request, input, output);
-        let key = PlanKey { descriptor, input: lengths(input), output: lengths(output) };
+        let tile_bytes = request.tile_bytes.unwrap_or(self.engine.config.tile_bytes);
+        let (input, output) = (lengths(input), lengths(output));
+        let key = PlanKey { descriptor, input, output, tile_bytes };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.get(&key) {
             return Ok(plan.clone());
@@ -579,8 +603,7 @@ impl Group {
         } else {
             to_u64(&key.output)
         };
-        let tile_bytes = self.engine.config.tile_bytes;
-        Ok(Plan::new(descriptor, &program, to_u64(&key.input), output, tile_bytes)?)
+        Ok(Plan::new(descriptor, &program, to_u64(&key.input), output, key.tile_bytes)?)
     }
 
     /// World ranks of a plan's peers, as far as they are known.

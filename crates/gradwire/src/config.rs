@@ -1,5 +1,6 @@
 //! Settings: each has a default that works and one `GRADWIRE_*` variable.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -31,6 +32,18 @@ impl FromStr for TransportChoice {
             _ => Err(format!("'{text}' is no transport; use auto, tcp or shm")),
         }
     }
+}
+
+/// Whether and where an engine says every second how it is doing, for `gradwire top`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StatusChoice {
+    /// In [`status_directory`](crate::status_directory), which is this user's and this host's.
+    #[default]
+    Automatic,
+    /// Nowhere.
+    Off,
+    /// In this directory, which is made if need be; one that all hosts share shows all ranks.
+    Directory(PathBuf),
 }
 
 /// The settings of an engine.
@@ -65,6 +78,13 @@ pub struct EngineConfig {
     pub shared_memory_bytes: usize,
     /// How long a peer may be silent (`GRADWIRE_SILENCE_S`).
     pub silence: Duration,
+    /// Where to write a timeline of the whole run (`GRADWIRE_TRACE`), the same for all ranks: with
+    /// it the start of an engine waits for all ranks.
+    pub trace: Option<PathBuf>,
+    /// Events that a trace keeps, the latest ones (`GRADWIRE_TRACE_EVENTS`); some 90 bytes each.
+    pub trace_events: usize,
+    /// Where `gradwire top` finds this engine (`GRADWIRE_STATUS`: a directory, auto or off).
+    pub status: StatusChoice,
 }
 
 impl Default for EngineConfig {
@@ -84,6 +104,9 @@ impl Default for EngineConfig {
             socket_buffer_bytes: None,
             shared_memory_bytes: 1 << 20,
             silence: Duration::from_secs(7),
+            trace: None,
+            trace_events: 1 << 20,
+            status: StatusChoice::default(),
         }
     }
 }
@@ -147,6 +170,9 @@ impl EngineConfig {
                 self.shared_memory_bytes, self.tile_bytes
             ));
         }
+        if self.trace_events == 0 {
+            return fail("trace_events is 0, must be at least 1".to_owned());
+        }
         if self.lanes > 64 {
             return fail(format!("lanes is {}, must be 1 to 64 (0 for the default)", self.lanes));
         }
@@ -183,6 +209,18 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
+fn directory(value: &str) -> Result<PathBuf, String> {
+    if value.is_empty() { Err("a directory has a name".to_owned()) } else { Ok(value.into()) }
+}
+
+fn status(value: &str) -> Result<StatusChoice, String> {
+    Ok(match value {
+        "auto" => StatusChoice::Automatic,
+        "off" => StatusChoice::Off,
+        name => StatusChoice::Directory(directory(name)?),
+    })
+}
+
 fn text(value: &str) -> Result<Option<String>, String> {
     Ok(Some(value.to_owned()))
 }
@@ -211,5 +249,8 @@ const SETTINGS: &[(&str, Setting)] = &[
     }),
     ("shm_bytes", |config, value| put(&mut config.shared_memory_bytes, bytes(value))),
     ("silence_s", |config, value| put(&mut config.silence, seconds(value))),
+    ("trace", |config, value| put(&mut config.trace, directory(value).map(Some))),
+    ("trace_events", |config, value| put(&mut config.trace_events, number(value))),
+    ("status", |config, value| put(&mut config.status, status(value))),
     ("timeout_s", |config, value| put(&mut config.timeout, seconds(value))),
 ];

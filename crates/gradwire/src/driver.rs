@@ -1,9 +1,12 @@
 //! Drives the core over the lanes: moves bytes where the core says.
 
 mod apply;
+mod bursts;
 mod coding;
 mod pool;
 mod sink;
+mod state;
+mod timeline;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,12 +20,16 @@ use rustc_hash::FxHashMap;
 
 use crate::counters::{self, Counters};
 use crate::memory::Memory;
+use crate::trace::{Recorder, Work};
 use crate::wait::{OperationState, Outcome};
 use crate::{Error, counters::add};
 use apply::Running;
+use bursts::Bursts;
 use coding::Tile;
 use pool::Pool;
 use sink::{Current, Sink};
+pub(crate) use state::{DriverState, PeerState};
+use timeline::{Arriving, Introduction, record_work};
 
 /// Up to so many TCP lanes are asked for data one by one; with more, one look at the poller says
 /// which of them have any.
@@ -48,6 +55,9 @@ struct PeerLanes {
     departed: bool,
     /// Since when one of them is broken without a goodbye, and why.
     unexcused: Option<(Time, String)>,
+    /// Bytes of tiles on the wire, each way.
+    sent: u64,
+    received: u64,
 }
 
 pub(crate) struct LaneEntry {
@@ -56,6 +66,9 @@ pub(crate) struct LaneEntry {
     current: Current,
     goodbye: bool,
     failure: Option<LaneError>,
+    /// What is being received, and until when tiles were sent, where a trace is being recorded.
+    arriving: Option<Arriving>,
+    sent_until: u64,
 }
 
 /// A tile that a lane has accepted and not yet sent.
@@ -65,9 +78,12 @@ struct InFlight {
     step: u32,
     tile: u32,
     lane: usize,
+    /// When the lane was given it, where a trace is being recorded.
+    handed: Option<u64>,
 }
 
 pub(crate) struct Driver {
+    rank: u32,
     core: Core,
     lobby: Lobby,
     lanes: Vec<Option<LaneEntry>>,
@@ -86,6 +102,10 @@ pub(crate) struct Driver {
     /// Lanes that the last look or sleep found readable.
     readable: Vec<usize>,
     pub counters: Arc<Counters>,
+    recorder: Arc<Recorder>,
+    bursts: Bursts,
+    /// Bytes that may be on their way to a peer; `None` for as many as the wire takes.
+    in_flight_bytes: Option<usize>,
     start: Instant,
 }
 
@@ -108,11 +128,20 @@ pub(crate) struct Start {
     pub error: Vec<Memory>,
     /// Makes stochastic rounding differ between operations and ranks.
     pub seed: u64,
+    /// What the caller calls it.
+    pub label: Option<String>,
 }
 
 impl Driver {
-    pub fn new(core: Core, lobby: Lobby, world_size: u32, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        core: Core,
+        lobby: Lobby,
+        (rank, world_size): (u32, u32),
+        counters: Arc<Counters>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
         Driver {
+            rank,
             core,
             lobby,
             lanes: Vec::new(),
@@ -128,6 +157,9 @@ impl Driver {
             sent: Vec::new(),
             readable: Vec::new(),
             counters,
+            recorder,
+            bursts: Bursts::default(),
+            in_flight_bytes: None,
             start: Instant::now(),
         }
     }
@@ -155,7 +187,7 @@ impl Driver {
     }
 
     /// Starts an operation and sends what can go at once.
-    pub fn submit(&mut self, start: Start) -> Result<Arc<OperationState>, Error> {
+    pub fn submit(&mut self, mut start: Start) -> Result<Arc<OperationState>, Error> {
         let now = self.now();
         let window = self.core.window_tiles();
         let submission = Submission {
@@ -170,8 +202,11 @@ impl Driver {
             .core
             .submit(now, submission)
             .map_err(|error| Error::not_started(&operation, error))?;
-        let state = Arc::new(OperationState::default());
-        let running = Running::new(start, window, state.clone());
+        self.bursts.submitted(now);
+        let state = Arc::new(OperationState::new(id));
+        let introduction = Introduction::of(&mut start);
+        let mut running = Running::new(start, window, state.clone());
+        self.introduce(id, introduction, &mut running);
         for peer in &running.peers {
             self.connect(*peer);
         }
@@ -255,8 +290,33 @@ impl Driver {
             current: Current::Nothing,
             goodbye: false,
             failure: None,
+            arriving: None,
+            sent_until: 0,
         });
         add(&self.counters.lanes_open, 1);
+        if self.in_flight_bytes.is_some() {
+            self.share_limit(peer);
+        }
+    }
+
+    /// Limits what is on its way to each peer.
+    pub fn limit_in_flight(&mut self, bytes: Option<usize>) {
+        self.in_flight_bytes = bytes;
+        for index in 0..self.connected.len() {
+            self.share_limit(self.connected[index]);
+        }
+    }
+
+    /// Divides the limit between a peer's lanes.
+    fn share_limit(&mut self, peer: u32) {
+        let keys = &self.peers[peer as usize].keys;
+        let share = self.in_flight_bytes.map(|bytes| bytes / keys.len().max(1));
+        for key in keys {
+            let entry = self.lanes[*key].as_mut().expect("a peer's lanes exist");
+            if let Err(error) = entry.lane.limit_in_flight(share) {
+                tracing::warn!(peer, %error, "what is in flight can't be limited");
+            }
+        }
     }
 
     fn lanes_of(&mut self, wire: Wire) -> &mut usize {
@@ -289,6 +349,12 @@ impl Driver {
                 peer: entry.peer,
                 current: &mut entry.current,
                 goodbye: &mut entry.goodbye,
+                received: &mut self.peers[entry.peer as usize].received,
+                recorder: &self.recorder,
+                rank: self.rank,
+                lane: key,
+                wire: entry.lane.wire(),
+                arriving: &mut entry.arriving,
             };
             match entry.lane.receive(&mut sink) {
                 Ok(progress) => moved |= progress,
@@ -378,6 +444,7 @@ impl Driver {
                 Frame { header, payload: Payload::Owned(bytes), operation: 0, token: NO_TOKEN }
             }
             Source::Tile { operation, step, tile, slot, offset } => {
+                let start = self.recorder.begin();
                 let running =
                     self.operations.get_mut(&operation).expect("an operation in flight is known");
                 let bytes = outgoing.header.payload_bytes as usize;
@@ -385,14 +452,22 @@ impl Driver {
                 let payload = if bytes == 0 {
                     Payload::Empty
                 } else if running.has_codec() {
-                    let tile = Tile { step, tile, slot, offset };
-                    Payload::Owned(running.encode(tile, &mut self.pool, &self.counters))
+                    let place = Tile { step, tile, slot, offset };
+                    let encoded = running.encode(place, &mut self.pool, &self.counters);
+                    if let Some(start) = start {
+                        let tile = (tile, bytes as u32);
+                        record_work(&self.recorder, running, Work::Encode, tile, start);
+                    }
+                    Payload::Owned(encoded)
                 } else {
                     let pointer =
                         running.address(slot, offset, tile, &mut self.pool, &self.counters);
                     Payload::Borrowed { pointer, bytes }
                 };
-                let token = self.remember(InFlight { operation, step, tile, lane: key });
+                let peer = self.lanes[key].as_ref().map_or(0, |entry| entry.peer);
+                self.peers[peer as usize].sent += bytes as u64;
+                let handed = self.record_handed(operation);
+                let token = self.remember(InFlight { operation, step, tile, lane: key, handed });
                 Frame { header, payload, operation, token }
             }
         };
@@ -434,6 +509,9 @@ impl Driver {
             }
             self.free.push(token);
             if let Some(sent) = self.in_flight[token as usize].take() {
+                if let Some(handed) = sent.handed {
+                    self.record_sent(&sent, handed);
+                }
                 self.core.on_sent(sent.operation, sent.step, sent.tile);
             }
         }
@@ -556,12 +634,18 @@ impl Driver {
                 Err(_) => &self.counters.operations_failed,
             };
             add(counter, 1);
-            if let Err(error) = &result {
+            let mut running = self.operations.remove(&operation).expect("it was in flight");
+            self.record_ended(&mut running, &result);
+            if let Err(error) = &result
+                && !self.compares_clocks(&running)
+            {
                 tracing::warn!(%error, "operation failed");
             }
-            let running = self.operations.remove(&operation).expect("it was in flight");
             let result = result.map_err(Error::from);
             running.end(&mut self.pool, &self.counters, Outcome { result, source });
+        }
+        if any && self.core.operations_in_flight() == 0 {
+            self.bursts.all_ended(self.now());
         }
         any
     }

@@ -1,6 +1,7 @@
 //! One process's end of a job, and who drives it when.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,11 +12,14 @@ use gradwire_transport::{
     Directory, Doorbell, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep, TcpTuning, Waker,
     discover, select,
 };
+use rustc_hash::FxHasher;
 
 use crate::communicator::Group;
 use crate::counters::Counters;
 use crate::driver::{Driver, Start};
-use crate::wait::OperationState;
+use crate::status::Publisher;
+use crate::trace::{Recorder, Session};
+use crate::wait::{OperationState, Waits};
 use crate::{Communicator, EngineConfig, Error, Store, TransportChoice};
 
 /// How often the background thread looks after the peers while nothing is in flight.
@@ -32,12 +36,14 @@ const FRAMES_PER_LANE: usize = 32;
 /// One process's end of a job. Clones are the same engine; it shuts down with the last of them.
 #[derive(Clone)]
 pub struct Engine {
-    handle: Arc<EngineHandle>,
+    pub(crate) handle: Arc<EngineHandle>,
 }
 
 /// Joins the background thread when the last engine, communicator and handle are gone.
-struct EngineHandle {
-    shared: Arc<Shared>,
+pub(crate) struct EngineHandle {
+    pub shared: Arc<Shared>,
+    /// The trace being recorded. Its communicator must not keep what the threads share alive.
+    pub trace: Mutex<Session>,
     background: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -49,7 +55,12 @@ pub(crate) struct Shared {
     driver: Mutex<Driver>,
     poller: Mutex<Poller>,
     waker: Waker,
-    counters: Arc<Counters>,
+    pub counters: Arc<Counters>,
+    pub recorder: Arc<Recorder>,
+    pub waits: Waits,
+    publisher: Option<Publisher>,
+    /// Tells jobs apart.
+    pub job: String,
     pub config: EngineConfig,
     /// The lobby has events.
     arrivals: Arc<AtomicBool>,
@@ -119,12 +130,13 @@ fn endpoint_key(rank: u32) -> String {
     format!("gradwire/endpoint/{rank}")
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
-    /// Joins the job: publishes where this rank listens. Connections are made on first use.
+    /// Joins the job: publishes where this rank listens. Connections are made on first use. With
+    /// the setting `trace` it waits for all ranks, to compare clocks.
     ///
     /// # Errors
     /// [`Error::Config`] for settings that can't be, [`Error::Start`] if the store does not answer
@@ -175,11 +187,19 @@ impl Engine {
             ..Config::default()
         });
         let counters = Arc::new(Counters::default());
+        let recorder = Arc::new(Recorder::default());
+        let place = (config.rank, config.world_size);
+        let driver = Driver::new(core, lobby, place, counters.clone(), recorder.clone());
+        let job = job_of(session);
         let shared = Arc::new(Shared {
-            driver: Mutex::new(Driver::new(core, lobby, config.world_size, counters.clone())),
+            driver: Mutex::new(driver),
             poller: Mutex::new(poller),
             waker,
             counters,
+            recorder,
+            waits: Waits::default(),
+            publisher: Publisher::new(&config, &job),
+            job,
             config,
             arrivals,
             submitting: AtomicUsize::new(0),
@@ -198,7 +218,12 @@ impl Engine {
             })
             .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
         let background = Mutex::new(Some(background));
-        Ok(Engine { handle: Arc::new(EngineHandle { shared, background }) })
+        let handle = EngineHandle { shared, trace: Mutex::default(), background };
+        let engine = Engine { handle: Arc::new(handle) };
+        if engine.config().trace.is_some() {
+            engine.start_trace()?;
+        }
+        Ok(engine)
     }
 
     /// A group of ranks. `members` are world ranks, in the order of their group ranks; all of them
@@ -227,6 +252,13 @@ impl Engine {
         self.handle.shared.counters.read()
     }
 
+    /// Keeps the bytes that are on their way to each peer over TCP to about so many, so that urgent
+    /// operations overtake others soon: what the link moves in the time that an urgent one may be
+    /// held up. `None`, the default, leaves it to the kernel, which fills the queues on the way.
+    pub fn limit_in_flight(&self, bytes: Option<usize>) {
+        self.handle.shared.with_driver(|driver| driver.limit_in_flight(bytes));
+    }
+
     /// The settings in force.
     pub fn config(&self) -> &EngineConfig {
         &self.handle.shared.config
@@ -242,6 +274,12 @@ impl Engine {
 impl EngineHandle {
     fn shutdown(&self, grace: Duration) {
         let Some(background) = lock(&self.background).take() else { return };
+        let traced = self.shared.config.trace.as_ref().filter(|_| self.shared.recorder.stop());
+        if traced.is_some() {
+            self.compare_clocks_at_parting();
+        }
+        // Its communicator must not outlive the engine.
+        lock(&self.trace).end();
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.notify_always();
         self.shared.waker.wake();
@@ -249,6 +287,14 @@ impl EngineHandle {
             tracing::error!("the background thread has panicked");
         }
         self.shared.leave(grace);
+        if let Some(publisher) = &self.shared.publisher {
+            publisher.withdraw();
+        }
+        if let Some(directory) = traced
+            && let Err(error) = self.write_trace(directory)
+        {
+            tracing::error!("{error}");
+        }
     }
 }
 
@@ -436,6 +482,7 @@ impl Shared {
     /// otherwise has a look now and then, to answer peers and to see them go.
     fn drive_in_background(&self) {
         while !self.stopping.load(Ordering::SeqCst) {
+            self.publish();
             if let Ok(mut poller) = self.poller.try_lock() {
                 let gives_way = || {
                     self.waiting.load(Ordering::SeqCst) > 0
@@ -465,6 +512,17 @@ impl Shared {
             } else {
                 self.sleep(poller, None);
             }
+            self.publish();
+        }
+    }
+
+    /// Says how things stand, if it is time to.
+    fn publish(&self) {
+        if let Some(publisher) = &self.publisher
+            && publisher.is_due()
+        {
+            let state = self.with_driver(|driver| driver.state());
+            publisher.publish(state, &self.counters, &self.waits);
         }
     }
 
@@ -504,6 +562,12 @@ fn share_secret(config: &EngineConfig, store: &dyn Store) -> Result<([u8; 32], u
         secret.try_into().expect("32 bytes"),
         u64::from_le_bytes(session.try_into().expect("8 bytes")),
     ))
+}
+
+/// Tells jobs apart, and tells nothing of what they agreed on.
+fn job_of(session: u64) -> String {
+    let hash = BuildHasherDefault::<FxHasher>::default().hash_one(session);
+    format!("{:08x}", hash as u32)
 }
 
 fn interfaces(config: &EngineConfig) -> Result<Vec<Interface>, Error> {

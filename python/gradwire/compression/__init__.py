@@ -2,9 +2,10 @@
 
 from gradwire.compression.configuration import CompressionConfig
 from gradwire.compression.fully_sharded import compress_fully_sharded
-from gradwire.compression.hook import CompressionState, ddp_hook
+from gradwire.compression.hook import ddp_hook
 from gradwire.compression.one_bit import OneBitAdam
 from gradwire.compression.operations import all_gather, all_reduce, reduce_scatter
+from gradwire.compression.state import CompressionState
 
 __all__ = [
     "CompressionConfig",

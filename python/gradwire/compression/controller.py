@@ -83,6 +83,7 @@ class Controller:
         self._wire_bytes: dict[int, float] = {}
         self._ready: dict[int, float] = {}
         self._done: dict[int, float] = {}
+        self._needed: dict[int, float] = {}
         self._squares: dict[int, float] = {}
         self._finite = True
         self._checked = (0.0, 0.0)
@@ -123,6 +124,18 @@ class Controller:
             if self._may_be_compressed(parameter, gradient)
         )
         self._ready[bucket] = now
+
+    def needed(self, bucket: int, seconds: float) -> None:
+        """Note when a bucket is needed, if not as soon as all are ready.
+
+        Parameters
+        ----------
+        bucket
+            The bucket's index.
+        seconds
+            How long after the last bucket was ready, without the time spent waiting for others.
+        """
+        self._needed.setdefault(bucket, max(0.0, seconds))
 
     def after(
         self, bucket: int, parameters: Sequence[Tensor], gradients: Sequence[Tensor], done: float
@@ -206,6 +219,7 @@ class Controller:
         first = self._ready[buckets[0]]
         own = [seconds, busy, *self._checked, *self._meter.seconds(names)]
         own += [self._ready[bucket] - first for bucket in buckets]
+        own += [self._needed.get(bucket, 0.0) for bucket in buckets]
         for key in keys:
             measure = self._measures[key]
             own += [measure.noise, *(measure.errors.get(name, 0.0) for name in names)]
@@ -217,6 +231,7 @@ class Controller:
         true, predicted = next(means), next(means)
         codec_seconds = {name: (next(means), next(means)) for name in names}
         ready = [next(means) for _ in buckets]
+        needed = [next(means) for _ in buckets]
         ranks = self._group.size()
         for key in keys:
             measure = self._measures[key]
@@ -242,8 +257,16 @@ class Controller:
             2 * (ranks - 1) / ranks * self._fixed_bytes[bucket] * self._seconds_per_byte
             for bucket in buckets
         ]
+        # A bucket's place in the lists, which all ranks have in the same order, is its index.
         plan = choose(
-            self._measures, ready, fixed, costs, self._config.tolerance, seconds, self._error_factor
+            self._measures,
+            ready,
+            fixed,
+            costs,
+            self._config.tolerance,
+            seconds,
+            self._error_factor,
+            needed if any(needed) else None,
         )
         self._plan = plan
         self._planned_step += INTERVALS[min(self._plans, len(INTERVALS) - 1)]

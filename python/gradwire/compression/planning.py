@@ -8,6 +8,7 @@ is a part of the gradients' own noise, counted in the same way: training average
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,15 +111,58 @@ class Plan:
     reason: str
 
 
-def exposed_seconds(ready: Sequence[float], durations: Sequence[float]) -> float:
-    """Return how long communication goes on after the last bucket is ready.
+def exposed_seconds(
+    ready: Sequence[float], durations: Sequence[float], needed: Sequence[float] | None = None
+) -> float:
+    """Return for how long computation waits for buckets.
 
-    Buckets become ready at the given times and have the wire one after the other.
+    Parameters
+    ----------
+    ready
+        When each bucket is ready.
+    durations
+        How long it keeps the wire busy.
+    needed
+        How long after the last one is ready each is needed, if nothing has to be waited for; those
+        needed first have the wire first. Not given: all are needed at once, and have the wire in
+        the order in which they are ready.
     """
-    wire_free = 0.0
-    for moment, duration in zip(ready, durations, strict=True):
-        wire_free = max(wire_free, moment) + duration
-    return max(0.0, wire_free - ready[-1]) if ready else 0.0
+    if not ready:
+        return 0.0
+    if needed is None:
+        needed = [0.0] * len(ready)
+        urgency: Sequence[float] = ready
+    else:
+        urgency = needed
+    ends = _ends(ready, durations, urgency)
+    last, delay = max(ready), 0.0
+    for bucket in sorted(range(len(ready)), key=needed.__getitem__):
+        delay = max(delay, ends[bucket] - last - needed[bucket])
+    return delay
+
+
+def _ends(
+    ready: Sequence[float], durations: Sequence[float], urgency: Sequence[float]
+) -> list[float]:
+    """Return when each bucket has had the wire, which the most urgent one always has."""
+    arrivals = sorted(range(len(ready)), key=ready.__getitem__)
+    left, ends = list(durations), [0.0] * len(ready)
+    waiting: list[tuple[float, int]] = []
+    now = 0.0
+    for place, bucket in enumerate(arrivals):
+        now = max(now, ready[bucket])
+        heapq.heappush(waiting, (urgency[bucket], bucket))
+        follows = place + 1 < len(arrivals)
+        until = ready[arrivals[place + 1]] if follows else math.inf
+        while waiting and now < until:
+            first = waiting[0][1]
+            passed = min(left[first], until - now)
+            left[first] -= passed
+            now += passed
+            if left[first] <= 0:
+                heapq.heappop(waiting)
+                ends[first] = now
+    return ends
 
 
 def weighted_error(tensors: Mapping[int, TensorMeasure], codecs: Mapping[int, str]) -> float:
@@ -143,6 +187,7 @@ def choose(
     tolerance: float,
     step_seconds: float,
     error_factor: float = 1.0,
+    needed: Sequence[float] | None = None,
 ) -> Plan:
     """Choose a codec for each tensor.
 
@@ -162,6 +207,8 @@ def choose(
         How long a step takes.
     error_factor
         How much larger errors turned out to be than was predicted.
+    needed
+        When each bucket is needed, see `exposed_seconds`.
     """
     budget = ERROR_PER_TOLERANCE * tolerance
 
@@ -171,7 +218,7 @@ def choose(
             durations[tensor.bucket] += costs.seconds(codecs[key], tensor.elements)
         durations = [duration + costs.seconds_per_operation for duration in durations]
         error = error_factor * weighted_error(tensors, codecs)
-        return exposed_seconds(ready, durations), error
+        return exposed_seconds(ready, durations, needed), error
 
     raw = dict.fromkeys(tensors, NONE)
     exposed_raw, _ = outcome(raw)

@@ -32,6 +32,10 @@ impl Outgoing {
         self.queued_bytes < self.max_bytes && self.frames.len() < self.max_frames
     }
 
+    pub(super) fn limit(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

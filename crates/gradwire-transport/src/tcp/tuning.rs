@@ -87,22 +87,47 @@ fn option(name: &str, value: u64, result: rustix::io::Result<()>) -> io::Result<
 }
 
 fn limit_unsent(stream: &TcpStream, bytes: u32) -> io::Result<()> {
+    set_integer(stream, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes).map_err(|error| {
+        io::Error::new(error.kind(), format!("can't set TCP_NOTSENT_LOWAT to {bytes}: {error}"))
+    })
+}
+
+fn set_integer(
+    stream: &TcpStream,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: u32,
+) -> io::Result<()> {
     // SAFETY: the option's value is a plain integer whose address and size are passed.
     let status = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
+            level,
+            name,
+            (&raw const value).cast(),
             size_of::<u32>() as libc::socklen_t,
         )
     };
-    if status == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(io::Error::new(error.kind(), format!("can't set TCP_NOTSENT_LOWAT to {bytes}: {error}")))
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Keeps about `bytes` of data in the kernel's send buffer, sent and unacknowledged bytes included;
+/// `None` lets the kernel adapt it again (as far as it can: Linux before 5.15 keeps the limit).
+///
+/// # Errors
+///
+/// What the system says when it refuses.
+pub(super) fn limit_send_buffer(stream: &TcpStream, bytes: Option<usize>) -> io::Result<()> {
+    let Some(bytes) = bytes else {
+        let _ = set_integer(stream, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+        return Ok(());
+    };
+    // The kernel takes twice the figure, and its book-keeping uses about half of that.
+    option("SO_SNDBUF", bytes as u64, sockopt::set_socket_send_buffer_size(stream, bytes))
+}
+
+/// Which buffer sizes the user has fixed; 0 for none (Linux 5.15, `include/uapi/asm-generic`).
+const SO_BUF_LOCK: libc::c_int = 72;
 
 fn choose_congestion_control(stream: &TcpStream, name: &str) -> io::Result<()> {
     sockopt::set_tcp_congestion(stream, name).map_err(|error| {

@@ -8,14 +8,17 @@ use gradwire_schedule::{Buffer, Slot};
 
 use super::coding::Coding;
 use super::pool::Pool;
+use super::timeline::record_applied;
 use super::{Driver, Start};
 use crate::counters::{Counters, add, lower, raise};
 use crate::memory::Memory;
+use crate::trace::{OperationTrace, Work as Traced};
 use crate::wait::{OperationState, Outcome};
 
 /// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Running {
+    pub(super) group: u64,
     pub(super) plan: Arc<Plan>,
     /// World ranks of its peers.
     pub peers: Vec<u32>,
@@ -27,6 +30,7 @@ pub(crate) struct Running {
     reduction: Option<Reduction>,
     pub(super) finish: Option<u32>,
     pub(super) coding: Option<Coding>,
+    pub(super) trace: Option<Box<OperationTrace>>,
     state: Arc<OperationState>,
 }
 
@@ -38,6 +42,7 @@ impl Running {
             .codec
             .map(|codec| Coding::new(codec, start.error, start.seed, start.finish));
         Running {
+            group: start.group,
             coding,
             scratch: start.plan.scratch.iter().map(|_| None).collect(),
             plan: start.plan,
@@ -47,6 +52,7 @@ impl Running {
             window,
             reduction: start.reduction,
             finish: start.finish,
+            trace: None,
             state,
         }
     }
@@ -126,6 +132,22 @@ impl Running {
         }
     }
 
+    /// Notes bytes that had been received before.
+    fn has_received(&mut self, bytes: usize) {
+        if let Some(trace) = &mut self.trace {
+            trace.received += bytes as u64;
+        }
+    }
+
+    /// What applying a tile is.
+    pub fn work_of(&self, placement: &Placement) -> Traced {
+        match placement.apply {
+            _ if self.coding.is_some() => Traced::Decode,
+            Apply::Copy { .. } => Traced::Copy,
+            Apply::Reduce { .. } => Traced::Reduce,
+        }
+    }
+
     /// Gives back what it holds and tells its handle.
     pub fn end(self, pool: &mut Pool, counters: &Counters, outcome: Outcome) {
         for block in self.scratch.into_iter().flatten() {
@@ -142,6 +164,7 @@ impl Driver {
         let mut any = false;
         while let Some(work) = self.core.next_work() {
             any = true;
+            let start = self.recorder.begin();
             match work {
                 Work::Local { source, placement } => {
                     let running =
@@ -154,6 +177,9 @@ impl Driver {
                             running.address(source, offset, tile, &mut self.pool, &self.counters);
                         running.apply(&placement, from, &mut self.pool, &self.counters);
                     }
+                    if let Some(start) = start {
+                        record_applied(&self.recorder, running, &placement, start);
+                    }
                     self.core.on_applied(placement.operation, placement.step, placement.tile);
                 }
                 Work::ApplyHeld { token, placement } => {
@@ -161,6 +187,10 @@ impl Driver {
                     let running =
                         self.operations.get_mut(&placement.operation).expect("it is in flight");
                     running.apply(&placement, held.as_ptr(), &mut self.pool, &self.counters);
+                    if let Some(start) = start {
+                        running.has_received(held.len());
+                        record_applied(&self.recorder, running, &placement, start);
+                    }
                     self.core.on_applied(placement.operation, placement.step, placement.tile);
                     self.release(held);
                 }

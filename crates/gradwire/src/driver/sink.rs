@@ -2,12 +2,14 @@
 
 use gradwire_core::Apply;
 use gradwire_core::{Arrival, Core, Header, HoldToken, OperationId, Placement, Time};
-use gradwire_transport::{Landing, Receiver};
+use gradwire_transport::{Landing, Receiver, Wire};
 use rustc_hash::FxHashMap;
 
 use super::apply::{Running, hold};
 use super::pool::Pool;
+use super::timeline::{Arriving, record_applied, record_received};
 use crate::counters::{Counters, add};
+use crate::trace::Recorder;
 
 /// What becomes of the payload that a lane is receiving.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +40,30 @@ pub(crate) struct Sink<'a> {
     pub peer: u32,
     pub current: &'a mut Current,
     pub goodbye: &'a mut bool,
+    /// Bytes of tiles received from the peer.
+    pub received: &'a mut u64,
+    pub recorder: &'a Recorder,
+    pub rank: u32,
+    pub lane: usize,
+    pub wire: Wire,
+    pub arriving: &'a mut Option<Arriving>,
 }
 
 impl Sink<'_> {
+    fn begin(&mut self) {
+        let (lane, wire) = (self.lane as u32, self.wire);
+        *self.arriving = self.recorder.begin().map(|since| Arriving { since, lane, wire });
+    }
+
+    /// A tile is complete.
+    fn count(&mut self, header: &Header, operation: Option<OperationId>) {
+        *self.received += u64::from(header.payload_bytes);
+        if let Some(arriving) = self.arriving.take() {
+            let running = operation.and_then(|operation| self.operations.get_mut(&operation));
+            record_received(self.recorder, (self.rank, self.peer), header, arriving, running);
+        }
+    }
+
     fn land(&mut self, placement: Placement) -> Landing {
         *self.current = Current::Apply(placement);
         let Placement { operation, offset, tile, .. } = placement;
@@ -80,8 +103,14 @@ impl Receiver for Sink<'_> {
                 *self.current = Current::Abort { group };
                 Ok(Landing::Borrow)
             }
-            Arrival::Apply(placement) => Ok(self.land(placement)),
-            Arrival::Hold(token) => Ok(self.keep(token, header.payload_bytes as usize)),
+            Arrival::Apply(placement) => {
+                self.begin();
+                Ok(self.land(placement))
+            }
+            Arrival::Hold(token) => {
+                self.begin();
+                Ok(self.keep(token, header.payload_bytes as usize))
+            }
         }
     }
 
@@ -90,15 +119,23 @@ impl Receiver for Sink<'_> {
             Current::Nothing => {}
             Current::Apply(placement) => {
                 add(&self.counters.bytes_received, header.payload_bytes.into());
+                self.count(header, Some(placement.operation));
                 // The operation may have ended since the header came.
                 if let Some(running) = self.operations.get_mut(&placement.operation) {
                     if running.has_codec() || matches!(placement.apply, Apply::Reduce { .. }) {
+                        let start = self.recorder.begin();
                         running.apply(&placement, payload.as_ptr(), self.pool, self.counters);
+                        if let Some(start) = start {
+                            record_applied(self.recorder, running, &placement, start);
+                        }
                     }
                     self.core.on_applied(placement.operation, placement.step, placement.tile);
                 }
             }
-            Current::Hold(token) => self.core.on_held(token),
+            Current::Hold(token) => {
+                self.count(header, None);
+                self.core.on_held(token);
+            }
             Current::Abort { group } => {
                 if let Err(error) = self.core.on_abort(self.now, group, payload) {
                     tracing::warn!(peer = self.peer, error, "ignored");

@@ -9,4 +9,6 @@ mod messages;
 mod mismatches;
 mod priorities;
 mod requests;
+mod statuses;
+mod timelines;
 mod values;

@@ -1,0 +1,139 @@
+"""What compression keeps from step to step, whoever hands it the gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from gradwire.compression.bucket import BucketContent, BucketJob
+from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.controller import Controller
+from gradwire.compression.error_feedback import ErrorFeedback
+from gradwire.compression.low_rank import PowerSgd
+from gradwire.compression.operations import check_float32, gradwire_group
+from gradwire.compression.sparsification import Sparsifier
+
+
+class CompressionState:
+    """How gradients travel, and what is kept of them from step to step.
+
+    Parameters
+    ----------
+    config
+        How gradients travel.
+    group
+        The process group, gradwire's; the default group if not given.
+    """
+
+    def __init__(self, config: CompressionConfig, group: Any = None) -> None:
+        self.config = config
+        self.group = group
+        self.step = 0
+        self.feedback = ErrorFeedback(config.residual_decay)
+        self.controller: Controller | None = None
+        self._special: Any = None
+        self._lock = threading.Lock()
+        self._open_buckets = 0
+        self._done = threading.Condition(self._lock)
+        self._loaded: dict[str, Any] | None = None
+
+    # ------------------------------------------------------------- what the user may ask
+
+    def decisions(self) -> str:
+        """Return a table of what was chosen for which tensor, and why."""
+        if self.config.codec == "none":
+            return "all gradients travel as they are"
+        if self.controller is None:
+            return f"all gradients travel as {self.config.codec}, small and 1-D ones as they are"
+        return self.controller.table()
+
+    def state_dict(self, module: nn.Module) -> dict[str, Any]:
+        """Return this rank's state by the names of the module's parameters.
+
+        Call it between steps; every rank saves its own.
+        """
+        self._wait_for_buckets()
+        self._end_step()
+        state = {"step": self.step, **self.feedback.state_dict(module)}
+        if self.controller is not None:
+            state["controller"] = self.controller.state_dict()
+        return state
+
+    def load_state_dict(
+        self, states: dict[str, Any] | Sequence[dict[str, Any]], module: nn.Module
+    ) -> None:
+        """Take over a saved state: this rank's own, or those of all old ranks, in their order.
+
+        All old ranks' states are needed where the number of ranks has changed.
+        """
+        if isinstance(states, dict):
+            states, rank, size = [states], 0, 1
+        else:
+            rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.step = int(states[0]["step"])
+        self.feedback.load_state_dict(states, rank, size)
+        self.feedback.adopt(module.named_parameters())
+        self._loaded = states[0].get("controller")
+
+    # ------------------------------------------------------------- buckets
+
+    def begin_step(self) -> None:
+        """Gradients of a new step follow; called when all buckets of the last one are started."""
+        self._wait_for_buckets()
+        self._end_step()
+        self.step += 1
+
+    def start(self, content: BucketContent) -> BucketJob:
+        """Start to average a bucket over all ranks; `finished` is to be called for it."""
+        group = gradwire_group(self.group)
+        if self.config.codec not in ("none", "adaptive"):
+            check_float32("gradient", self.config.codec, *content.gradients)
+        if self.config.codec == "adaptive" and self.controller is None:
+            self.controller = Controller(self.config, group)
+            if self._loaded is not None:
+                self.controller.load_state_dict(self._loaded)
+        job = BucketJob(self, group, content)
+        with self._lock:
+            self._open_buckets += 1
+        return job
+
+    def finished(self) -> None:
+        """Note the end of a bucket."""
+        with self._lock:
+            self._open_buckets -= 1
+            self._done.notify_all()
+
+    def _end_step(self) -> None:
+        config = self.config
+        scale = config.loss_scale() if config.loss_scale is not None else None
+        self.feedback.end_step(scale)
+        if config.residual_reset and self.step % config.residual_reset == 0:
+            self.feedback.clear()
+        if self.controller is not None:
+            self.controller.end_step()
+
+    def _wait_for_buckets(self) -> None:
+        with self._lock:
+            while self._open_buckets:
+                self._done.wait()
+
+    def special(self) -> Any:
+        """Return what sparsifies or does `power_sgd`; `None` for other codecs."""
+        if self._special is None:
+            if self.config.codec in ("top_k", "random_k", "block_sparse"):
+                self._special = Sparsifier(self.config)
+            elif self.config.codec == "power_sgd":
+                self._special = PowerSgd(self.config)
+        return self._special
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Residuals go through `state_dict`, by name.
+        return {"config": self.config, "step": self.step}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__init__(kept["config"])  # type: ignore[misc]
+        self.step = kept["step"]
