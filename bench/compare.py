@@ -28,12 +28,12 @@ from contenders import (
     openmpi,
     through_torch,
 )
-from figures import Codecs, Link, MemoryUse, Record, Table
+from figures import Codecs, Link, MemoryUse, Priority, Record, Table
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 QUICK_SIZES = [8, 64 * KIB, MIB, 16 * MIB]
-PARTS = ("shm", "tcp", "torch", "lab", "codecs", "memory")
+PARTS = ("shm", "tcp", "torch", "lab", "codecs", "priority", "memory")
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 FOUR_CONNECTIONS = {"GLOO_SOCKET_IFNAME": "lo,lo,lo,lo"}
 LAB_HOSTS = 4
@@ -52,6 +52,7 @@ def main() -> int:
         "torch": lambda: pytorch(record, sizes),
         "lab": lambda: lab(record, options.gradwire),
         "codecs": lambda: codecs(record, options.gradwire),
+        "priority": lambda: priority(record, options.gradwire),
         "memory": lambda: memory(record, options.gradwire),
     }
     for name in PARTS:
@@ -216,6 +217,23 @@ def codecs(record: Record, binary: Path) -> None:
                 record.codecs.failure = str(error)
                 return
             record.codecs.add(codec, result)
+
+
+def priority(record: Record, binary: Path) -> None:
+    """Measure an urgent operation behind a large one, between hosts behind shaped links."""
+    if not is_gradwire_installed():
+        return
+    run, _ = lab_bench(binary)
+    rank = Contender("priority", [*run, "--", sys.executable, str(HERE / "priority_rank.py")])
+    record.priority = Priority(LAB_HOSTS, LAB_RATE)
+    for number in range(record.rounds):
+        say(f"lab, urgent operations, round {number + 1} of {record.rounds}")
+        try:
+            record.priority.rounds.append(rank.run())
+        except RunError as error:
+            say(str(error))
+            record.priority.failure = str(error)
+            return
 
 
 def memory(record: Record, binary: Path) -> None:

@@ -138,6 +138,25 @@ class Codecs:
         return statistics.median(self.times[""]) / statistics.median(self.times[codec])
 
 
+@dataclass
+class Priority:
+    """Seconds of an urgent operation alone, and behind a large one with and without a limit."""
+
+    hosts: int
+    rate: str
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    failure: str = ""
+
+    def seconds(self, name: str) -> float | None:
+        """Median over the rounds: ``alone_s``, ``behind_s`` or ``behind_unlimited_s``."""
+        return statistics.median(one[name] for one in self.rounds) if self.rounds else None
+
+    def factor(self) -> float | None:
+        """How many times longer it takes behind a large one."""
+        alone, behind = self.seconds("alone_s"), self.seconds("behind_s")
+        return behind / alone if alone and behind else None
+
+
 @dataclass(frozen=True)
 class MemoryUse:
     """What a rank took beside its tensor, in bytes; the rank that took most."""
@@ -178,6 +197,7 @@ class Record:
     tables: list[Table] = field(default_factory=list)
     link: Link | None = None
     codecs: Codecs | None = None
+    priority: Priority | None = None
     memory: list[MemoryUse] = field(default_factory=list)
     memory_failure: str = ""
     notes: list[str] = field(default_factory=list)
@@ -190,7 +210,8 @@ class Record:
             self.codecs.failure if self.codecs else ""
         )
         failed = any(name.startswith("gradwire") for name in names)
-        return failed or bool(lab or self.memory_failure)
+        late = self.priority.failure if self.priority else ""
+        return failed or bool(lab or late or self.memory_failure)
 
     def raw(self) -> dict[str, Any]:
         """Every figure, for programs."""
@@ -200,6 +221,7 @@ class Record:
             "tables": [vars(table) for table in self.tables],
             "link": vars(self.link) if self.link else None,
             "codecs": vars(self.codecs) if self.codecs else None,
+            "priority": vars(self.priority) if self.priority else None,
             "memory": [vars(use) for use in self.memory],
             "notes": self.notes,
             "targets": [{**vars(it), "verdict": it.verdict()} for it in self.targets()],
@@ -208,7 +230,8 @@ class Record:
     def targets(self) -> list[Target]:
         """All targets, with what was found."""
         on_a_host = [*self._shared_memory(), *self._tcp(), *self._torch()]
-        return [*on_a_host, *self._lab(), *self._codecs(), *self._memory()]
+        between = [*self._lab(), *self._codecs(), self._priority()]
+        return [*on_a_host, *between, *self._memory()]
 
     def _table(self, part: str, ranks: int, collective: str = "all_reduce") -> Table:
         for table in self.tables:
@@ -282,6 +305,12 @@ class Record:
             found = f"{gain:.2f}x" if gain else "not measured"
             targets.append(Target(text, found, gain >= factor if gain else None))
         return targets
+
+    def _priority(self) -> Target:
+        factor = self.priority.factor() if self.priority else None
+        text = "lab, 4 hosts at 1 Gbit/s: 64 KiB behind 256 MiB within 3x of its time alone"
+        found = f"{factor:.2f}x" if factor else "not measured"
+        return Target(text, found, factor <= 3 if factor else None)
 
     def _memory(self) -> list[Target]:
         large = [use for use in self.memory if use.size == GIB]

@@ -9,7 +9,19 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import GIB, GLOOS, MIB, MPIS, Codecs, Link, MemoryUse, Record, Table, size_name
+from figures import (
+    GIB,
+    GLOOS,
+    MIB,
+    MPIS,
+    Codecs,
+    Link,
+    MemoryUse,
+    Priority,
+    Record,
+    Table,
+    size_name,
+)
 
 # With more cores than this busy beforehand, what is measured is mostly other programs.
 BUSY = 0.5
@@ -54,6 +66,8 @@ def write(record: Record) -> str:
         parts.append(link_section(record.link))
     if record.codecs:
         parts.append(codecs_section(record.codecs))
+    if record.priority and record.priority.rounds:
+        parts.append(priority_section(record.priority))
     if record.memory:
         parts.append(memory_section(record.memory))
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -178,6 +192,22 @@ def codecs_section(codecs: Codecs) -> str:
         for codec, times in codecs.times.items()
     ]
     return title + text + grid(["codec", "ms", "lowest", "highest", "speed"], rows)
+
+
+def priority_section(priority: Priority) -> str:
+    """How long an urgent operation takes."""
+    names = {
+        "alone_s": "on idle wires",
+        "behind_s": "behind 256 MiB, what is in flight limited as `parallelize` does it",
+        "behind_unlimited_s": "behind 256 MiB, queues left to the kernel",
+    }
+    rows = [
+        [text, f"{1e3 * seconds:.1f}"]
+        for name, text in names.items()
+        if (seconds := priority.seconds(name)) is not None
+    ]
+    title = f"## Lab: {priority.hosts} hosts at {priority.rate}, an urgent all-reduce of 64 KiB"
+    return f"{title}\n\n" + grid(["", "ms"], rows)
 
 
 def memory_section(uses: Sequence[MemoryUse]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from timeline import OPERATION, WAITING, Span, Timeline, rows
+
 WIDTH, HEIGHT = 560, 330
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 44
 
@@ -109,6 +111,46 @@ def stacked_bars(bars: Sequence[Bar], colours: tuple[str, str], unit: str) -> st
         parts.append(_text(end + 10, top + thickness / 2 + 5, bar.note, "start", "name"))
     parts.append(_text((left + 2 * WIDTH - right) / 2, height - 6, unit, "middle"))
     return _svg(height, parts, f"bars in {unit}", 2 * WIDTH)
+
+
+def timelines(steps: Sequence[tuple[str, Timeline]]) -> str:
+    """Draw steps below each other on one scale: computation, and operations under way.
+
+    Parameters
+    ----------
+    steps
+        Names and steps.
+    """
+    left, right = 20, 20
+    longest = max(step.milliseconds for _, step in steps)
+    scale = (2 * WIDTH - left - right) / longest
+    parts: list[str] = []
+    top = 0.0
+    for name, step in steps:
+        parts.append(_text(left, top + 18, f"{name}: {step.milliseconds:.0f} ms", "start", "name"))
+        top += 26
+        for span in step.spans:
+            if span.kind != OPERATION:
+                # Waits lie on top of the computation that they interrupt.
+                height = 26 if span.kind != WAITING else 18
+                parts.append(_span(span, left, scale, top + (26 - height), height))
+        top += 30
+        stacked = rows(span for span in step.spans if span.kind == OPERATION)
+        for row in stacked:
+            parts += [_span(span, left, scale, top, 5) for span in row]
+            top += 6
+        top += 18
+    return _svg(math.ceil(top), parts, "one step of rank 0 in each run", 2 * WIDTH)
+
+
+def _span(span: Span, left: float, scale: float, top: float, height: float) -> str:
+    x, width = left + span.start_ms * scale, max(0.6, (span.end_ms - span.start_ms) * scale)
+    colour = "operation" if span.kind == OPERATION else span.kind.removeprefix("gradwire.")
+    hint = f"{span.name}: {span.start_ms:.1f} to {span.end_ms:.1f} ms"
+    return (
+        f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.0f}"'
+        f' style="fill:var(--{colour})"><title>{escape(hint)}</title></rect>'
+    )
 
 
 def _bar(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from plots import Bar, Line, line_chart, stacked_bars
+from plots import Bar, Line, line_chart, stacked_bars, timelines
 from result import Curve, Result, Run, from_json, write_whole
 
 PAGE = "report.html"
@@ -28,8 +28,9 @@ HEADINGS = (
 )
 METHOD = """
 <p>Every host runs one rank with one thread. All runs start from the same seed, see the same text in
-the same order and take the same number of steps, with PyTorch's stock DistributedDataParallel. Only
-the backend given to <code>init_process_group</code> differs.</p>
+the same order and take the same number of steps, with PyTorch's stock DistributedDataParallel, or
+with <code>gradwire.parallelize</code> where a run's name says so. Only that and the backend given
+to <code>init_process_group</code> differ.</p>
 <p><b>Step</b> is the median time of a training step (forward, backward, gradients averaged,
 optimizer) over all ranks, the first three left out. <b>Without communication</b> is the median of
 the same step under <code>no_sync</code>: training pauses at regular points, all ranks take a few
@@ -76,13 +77,14 @@ def render(result: Result) -> str:
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">A GPT of {result.runs[0].parameters / 1e6:.1f} million parameters,'
-        f" trained with DistributedDataParallel on {escape(network)}.</p>",
+        f" trained data parallel on {escape(network)}.</p>",
         _note(result),
         _cards(result),
         "<h2>Measured</h2>",
         _table(result),
         "<h2>Where a step's time goes</h2>",
         _step_figure(result),
+        *_timeline_figure(result),
         "<h2>Loss</h2>",
         _loss_figures(result),
         "<h2>What was measured, and how</h2>",
@@ -177,6 +179,21 @@ def _step_figure(result: Result) -> str:
     ]
     legend = _legend(zip(("compute", "exposed communication"), PARTS, strict=True))
     return f"<figure>{legend}{stacked_bars(bars, PARTS, 'ms per step')}</figure>"
+
+
+def _timeline_figure(result: Result) -> list[str]:
+    steps = [(run.name, run.timeline) for run in result.runs if run.timeline is not None]
+    if not steps:
+        return []
+    kinds = ("forward", "backward", "optimizer", "wait", "operation")
+    names = ("forward", "backward", "optimizer", "waiting", "operations under way")
+    legend = _legend(zip(names, (f"var(--{kind})" for kind in kinds), strict=True))
+    return [
+        "<h2>One step, traced</h2>",
+        f"<figure>{legend}{timelines(steps)}<figcaption>Rank 0, after the measured steps. The whole"
+        " trace of all ranks is in <code>runs/NAME/trace</code>: <code>gradwire trace"
+        " summary</code> explains it, and Perfetto opens it.</figcaption></figure>",
+    ]
 
 
 def _loss_figures(result: Result) -> str:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from timeline import Span, Timeline
+
 Event = Mapping[str, Any]
 
 
@@ -49,6 +51,8 @@ class Run:
         Parameters of the model, training steps, seconds from start to end of the run.
     training, held_out
         Loss on the training batches (mean of all ranks), and on the held-out text.
+    timeline
+        One step of rank 0, where the backend records traces.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Run:
     wall_s: float
     training: Curve
     held_out: Curve
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True)
@@ -153,10 +158,23 @@ def from_json(text: str) -> Result:
     """Read back what :func:`to_json` wrote."""
     fields = json.loads(text)
     runs = [
-        Run(**{**run, "training": Curve(**run["training"]), "held_out": Curve(**run["held_out"])})
+        Run(
+            **{
+                **run,
+                "training": Curve(**run["training"]),
+                "held_out": Curve(**run["held_out"]),
+                "timeline": _timeline(run.get("timeline")),
+            }
+        )
         for run in fields.pop("runs")
     ]
     return Result(**fields, runs=runs)
+
+
+def _timeline(fields: Mapping[str, Any] | None) -> Timeline | None:
+    if fields is None:
+        return None
+    return Timeline(fields["milliseconds"], [Span(**span) for span in fields["spans"]])
 
 
 def write_whole(path: Path, text: str) -> None:

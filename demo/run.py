@@ -24,6 +24,7 @@ from types import FrameType
 
 import report
 import text
+import timeline
 from events import EventFollower, diagnose
 from launch import Job, Launch, in_lab, over_loopback
 from progress import Progress
@@ -32,7 +33,7 @@ from result import IncompleteRunError, Result, Run, summarize, to_json, write_wh
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULT = "result.json"
-PARALLELIZE = "parallelize"
+PARALLELIZE, TRACE = "parallelize", "trace"
 STALL_S = 300.0
 OUTPUT_LINES = 15
 
@@ -77,11 +78,11 @@ class Size:
 
 
 FULL = Size(
-    steps=40,
-    blocks=6,
+    steps=18,
+    blocks=3,
     steps_without_communication=3,
-    held_out_batches=3,
-    batch=2,
+    held_out_batches=2,
+    batch=8,
     context=64,
     layers=6,
     width=384,
@@ -125,12 +126,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         description="Trains a GPT on several hosts behind shaped links, over each backend in turn."
     )
     parser.add_argument("--hosts", type=_positive, default=4, help="one rank on each (default 4)")
-    parser.add_argument("--rate", default="1gbit", help="rate of each link (default 1gbit)")
+    parser.add_argument("--rate", default="500mbit", help="rate of each link (default 500mbit)")
     parser.add_argument("--steps", type=_positive, help=f"training steps (default {FULL.steps})")
     parser.add_argument(
         "--batch",
         type=_positive,
-        help=f"windows of {FULL.context} bytes per rank and step (default {FULL.batch})",
+        help=f"windows of {FULL.context} bytes per rank and step (default {FULL.batch}); more"
+        " computation for the same communication",
     )
     parser.add_argument(
         "--backends",
@@ -218,6 +220,9 @@ def train_over(
         run = summarize(name, ranks, tokens, own_interfaces=network.kind == "lab")
     except IncompleteRunError as error:
         raise DemoError(_failure(name, [str(error)], output)) from error
+    trace = directory / TRACE / "rank0.json"
+    if trace.exists():
+        run = replace(run, timeline=timeline.read(trace))
     return run, _shown(launches[0].command)
 
 
@@ -305,6 +310,7 @@ def _launches(
         *(("--parallelize",) if hides else ()),
         *("--text", str(options.out.resolve() / "runs" / "text")),
         *("--events", str(directory.resolve())),
+        *(("--trace", str(directory.resolve() / TRACE)) if name == "gradwire" else ()),
         *("--seed", str(options.seed)),
         *size.arguments(),
     ]
@@ -329,6 +335,7 @@ def _fresh(directory: Path, hosts: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for rank in range(hosts):
         (directory / f"rank{rank}.jsonl").unlink(missing_ok=True)
+        (directory / TRACE / f"rank{rank}.json").unlink(missing_ok=True)
     return directory
 
 

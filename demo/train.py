@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 if TYPE_CHECKING:
     from gradwire import Parallel
 
+TRACED_STEPS = 4
 WARM_UP_STEPS = 3  # not timed: DDP lays its buckets out anew after the first one
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 
@@ -156,7 +158,17 @@ class Training:
             done = end
             self._measure_without_communication()
             self._evaluate(done)
+        if self.options.trace is not None:
+            self._trace(self.options.trace)
         self.log.write("finished")
+
+    def _trace(self, directory: Path) -> None:
+        """Record a few more steps, for the report; gradwire's traces only."""
+        from gradwire import profile
+
+        with profile(directory):
+            for _ in range(TRACED_STEPS):
+                self._timed_step(finishes=False)
 
     def _train_one(self, step: int, *, is_last: bool) -> None:
         rate = learning_rate(step, self.options.steps, self.options.learning_rate)
@@ -181,15 +193,27 @@ class Training:
 
     def _timed_step(self, *, finishes: bool) -> tuple[float, float]:
         began = time.perf_counter()
-        # Under DDP zeroed in place: gradients stay views of its buckets, so that steps with and
-        # without communication touch the same memory.
-        self.optimizer.zero_grad(set_to_none=self.parallel is not None)
-        loss = self.model(*self.batches.draw())
-        loss.backward()
-        self.optimizer.step()
-        if finishes and self.parallel is not None:
-            self.parallel.synchronize()
+        with self._span("step"):
+            # Under DDP zeroed in place: gradients stay views of its buckets, so that steps with
+            # and without communication touch the same memory.
+            self.optimizer.zero_grad(set_to_none=self.parallel is not None)
+            with self._span("forward"):
+                loss = self.model(*self.batches.draw())
+            with self._span("backward"):
+                loss.backward()
+            with self._span("optimizer"):
+                self.optimizer.step()
+            if finishes and self.parallel is not None:
+                self.parallel.synchronize()
         return time.perf_counter() - began, float(loss.detach())
+
+    def _span(self, category: str) -> AbstractContextManager[None]:
+        """Note a part of a step in the trace; `parallelize` does so by itself."""
+        if self.options.trace is None or self.parallel is not None:
+            return nullcontext()
+        from gradwire import tracing
+
+        return tracing.span(category, category)
 
     @torch.no_grad()
     def _evaluate(self, step: int) -> None:
@@ -266,6 +290,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--text", type=Path, required=True, help="train.bin and held_out.bin")
     parser.add_argument("--events", type=Path, required=True, help="where rank<N>.jsonl goes")
+    parser.add_argument("--trace", type=Path, help="where a trace of the last steps goes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--blocks", type=int, default=10)

@@ -407,6 +407,9 @@ def compressed() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if step == 6:  # A checkpoint, while gradients are under way.
+                state = parallel.compression.state_dict(model)
+                parallel.compression.load_state_dict(state, model)
         assert "travel" in parallel.compression.decisions() or codec == "adaptive"
         parallel.leave()
         for parameter in model.parameters():

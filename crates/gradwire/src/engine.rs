@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gradwire_core::{Config, Core, Descriptor, MAX_PAYLOAD_BYTES};
 use gradwire_transport::{
     Directory, Doorbell, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep, TcpTuning, Waker,
-    discover, select,
+    discover, prefer_short_turns, select,
 };
 use rustc_hash::FxHasher;
 
@@ -481,6 +481,9 @@ impl Shared {
     /// The background thread: drives while operations are in flight and nobody waits for them;
     /// otherwise has a look now and then, to answer peers and to see them go.
     fn drive_in_background(&self) {
+        if let Err(error) = prefer_short_turns() {
+            tracing::debug!(%error, "the background thread has no short turns");
+        }
         while !self.stopping.load(Ordering::SeqCst) {
             self.publish();
             if let Ok(mut poller) = self.poller.try_lock() {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -27,11 +27,19 @@ class CompressionState:
         How gradients travel.
     group
         The process group, gradwire's; the default group if not given.
+    synchronize
+        Ends what is under way, where nobody does so until the buckets are needed.
     """
 
-    def __init__(self, config: CompressionConfig, group: Any = None) -> None:
+    def __init__(
+        self,
+        config: CompressionConfig,
+        group: Any = None,
+        synchronize: Callable[[], None] | None = None,
+    ) -> None:
         self.config = config
         self.group = group
+        self._synchronize = synchronize
         self.step = 0
         self.feedback = ErrorFeedback(config.residual_decay)
         self.controller: Controller | None = None
@@ -56,6 +64,8 @@ class CompressionState:
 
         Call it between steps; every rank saves its own.
         """
+        if self._synchronize is not None:
+            self._synchronize()
         self._wait_for_buckets()
         self._end_step()
         state = {"step": self.step, **self.feedback.state_dict(module)}

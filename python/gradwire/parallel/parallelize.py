@@ -70,7 +70,7 @@ class Parallel:
     ) -> None:
         if backwards_per_step > 1 and find_unused_parameters:
             raise ValueError("with find_unused_parameters, backwards_per_step can only be 1")
-        self.compression = CompressionState(config, group)
+        self.compression = CompressionState(config, group, self.synchronize)
         self._module = module
         self._backend = gradwire_group(group)
         self._process_group: Any = dist.group.WORLD if group is None else group
@@ -208,6 +208,7 @@ class Parallel:
     # ------------------------------------------------------------- the model's side
 
     def _on_forward(self, module: nn.Module, _: Any) -> None:
+        self._in_backward = False  # It may have ended with an error.
         if not (module.training and torch.is_grad_enabled() and self._begins_step):
             return
         self._begins_step = False

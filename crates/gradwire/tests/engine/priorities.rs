@@ -53,3 +53,44 @@ fn a_stream_of_urgent_operations_starves_nobody() {
         }
     });
 }
+
+#[test]
+fn small_tiles_and_short_queues_change_no_result() {
+    let ways = [
+        (None, None),
+        (Some(16 << 10), Some(40 << 10)),
+        (Some(64), Some(1)),
+        (Some(64 << 10), Some(16 << 20)),
+        (None, None),
+    ];
+    for wire in WIRES {
+        job(3, &[("transport", wire)], |engine, world| {
+            for (tile_bytes, in_flight) in ways {
+                engine.limit_in_flight(in_flight);
+                let mut tensor: Vec<f32> = (0..100_001).map(|index| index as f32).collect();
+                let mut request = Request::new(Collective::AllReduce, DataType::F32, ReduceOp::Sum);
+                request.output = vec![Memory::of(&mut tensor)];
+                request.tile_bytes = tile_bytes;
+                // SAFETY: the tensor outlives the wait.
+                unsafe { world.submit(request).unwrap() }.wait(None).unwrap();
+                let expected = |index: usize| 3.0 * index as f32;
+                assert!((0..tensor.len()).all(|index| tensor[index] == expected(index)));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_tile_that_can_not_be_is_refused() {
+    job(1, &[], |_, world| {
+        for tile_bytes in [0, 100, 256 << 10] {
+            let mut request = Request::new(Collective::AllReduce, DataType::F32, ReduceOp::Sum);
+            request.tile_bytes = Some(tile_bytes);
+            let mut tensor = [1f32; 4];
+            request.output = vec![Memory::of(&mut tensor)];
+            // SAFETY: nothing is started.
+            let error = unsafe { world.submit(request) }.unwrap_err().to_string();
+            assert!(error.contains("multiple of 64"), "{error}");
+        }
+    });
+}
