@@ -313,6 +313,15 @@ def _with(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
+class Counting(torch.optim.SGD):
+    """Keeps something in its groups, as some optimizers outside of torch do."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+        return super().step(closure)
+
+
 def misuse() -> None:
     model = model_of()
     optimizer = adamw(model)
@@ -336,7 +345,30 @@ def misuse() -> None:
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="no_sync"):
         loss.backward()
+    with pytest.raises(ValueError, match="leave"):
+        gradwire.parallelize(model, optimizer)
+    counted = model_of()
+    optimizer = Counting(counted.parameters(), lr=0.1)
+    parallel = gradwire.parallelize(counted, optimizer)
+    loss_of(counted, 0).backward()
+    with pytest.raises(TypeError, match="'count'"):
+        optimizer.step()
+    read = model_of()
+    optimizer = adamw(read)
+    gradwire.parallelize(read, optimizer)
+    bias = read.blocks[0][1].bias
+    plainly(read, optimizer)
+    optimizer.zero_grad()
+    hidden_state = functional.linear(torch.ones(2, 48), torch.ones(192, 48), bias)
+    (loss_of(read, 1) * 0 + hidden_state.sum()).backward()  # Read by the module as well: fine.
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="by other means than its module"):
+        unnoticed: Any = functional.linear(torch.ones(2, 48), torch.ones(192, 48), bias).sum()
+        unnoticed.backward()
     wrapped = model_of()
+    with pytest.raises(ValueError, match=r"does not have blocks"):
+        gradwire.parallelize(wrapped, torch.optim.SGD([wrapped.tokens.weight, wrapped.scale]))
     with pytest.raises(TypeError, match="LBFGS"):
         gradwire.parallelize(wrapped, torch.optim.LBFGS(wrapped.parameters()))
     with pytest.raises(TypeError, match="DistributedDataParallel"):

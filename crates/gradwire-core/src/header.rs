@@ -78,7 +78,8 @@ pub struct Header {
     pub tag: u32,
     /// Which of the steps between the two ranks: the k-th send is the k-th receive.
     pub edge: u32,
-    /// Index of the tile within the chunk; a count in [`FrameKind::Acknowledge`].
+    /// Index of the tile within the chunk; a count of tiles in [`FrameKind::Acknowledge`], of the
+    /// sender's lanes in [`FrameKind::Goodbye`].
     pub tile: u32,
     /// Bytes of early data consumed since the connection was made, modulo 2^32.
     pub credit: u32,

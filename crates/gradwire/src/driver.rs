@@ -51,6 +51,11 @@ struct PeerLanes {
     connecting: bool,
     /// It has said goodbye on one of them.
     leaving: bool,
+    /// Lanes on which it has said goodbye, and on how many it says it does.
+    goodbyes: u32,
+    goodbyes_announced: u32,
+    /// Since when all lanes that are known here have brought one.
+    left: Option<Time>,
     /// It has said goodbye on all its lanes.
     departed: bool,
     /// Since when one of them is broken without a goodbye, and why.
@@ -64,7 +69,9 @@ pub(crate) struct LaneEntry {
     lane: Box<dyn Lane>,
     peer: u32,
     current: Current,
-    goodbye: bool,
+    /// What its goodbye said: the number of lanes that have one.
+    goodbye: Option<u32>,
+    goodbye_is_counted: bool,
     failure: Option<LaneError>,
     /// What is being received, and until when tiles were sent, where a trace is being recorded.
     arriving: Option<Arriving>,
@@ -92,6 +99,8 @@ pub(crate) struct Driver {
     peers: Vec<PeerLanes>,
     /// Peers that have lanes.
     connected: Vec<u32>,
+    /// Peers all of whose lanes that are known here have brought their goodbye, and not yet all.
+    parting: Vec<u32>,
     operations: FxHashMap<OperationId, Running>,
     holds: FxHashMap<HoldToken, Box<[u8]>>,
     pool: Pool,
@@ -149,6 +158,7 @@ impl Driver {
             shared_memory_lanes: 0,
             peers: (0..world_size).map(|_| PeerLanes::default()).collect(),
             connected: Vec::new(),
+            parting: Vec::new(),
             operations: FxHashMap::default(),
             holds: FxHashMap::default(),
             pool: Pool::default(),
@@ -288,7 +298,8 @@ impl Driver {
             lane,
             peer,
             current: Current::Nothing,
-            goodbye: false,
+            goodbye: None,
+            goodbye_is_counted: false,
             failure: None,
             arriving: None,
             sent_until: 0,
@@ -521,13 +532,17 @@ impl Driver {
     fn bury(&mut self, poller: &mut Poller, now: Time) {
         for key in 0..self.lanes.len() {
             let Some(entry) = &mut self.lanes[key] else { continue };
-            let (peer, said_goodbye) = (entry.peer, entry.goodbye);
+            let (peer, goodbye) = (entry.peer, entry.goodbye);
             let failure = entry.failure.take();
-            if said_goodbye {
+            if let Some(announced) = goodbye {
+                let is_new = !std::mem::replace(&mut entry.goodbye_is_counted, true);
+                let lanes = &mut self.peers[peer as usize];
+                lanes.goodbyes += u32::from(is_new);
+                lanes.goodbyes_announced = lanes.goodbyes_announced.max(announced);
                 self.note_departure(peer, now);
             }
             let Some(error) = failure else { continue };
-            tracing::debug!(peer, %error, said_goodbye, "lane ended");
+            tracing::debug!(peer, %error, ?goodbye, "lane ended");
             if matches!(error, LaneError::Closed | LaneError::Io(_)) {
                 self.remove_lane(key, poller);
                 self.excuse(peer, &error, now);
@@ -536,6 +551,9 @@ impl Driver {
             }
         }
         self.lose_unexcused(poller, now);
+        for peer in std::mem::take(&mut self.parting) {
+            self.note_departure(peer, now);
+        }
     }
 
     /// A lane may end while others still carry what was sent before the goodbye, and a peer that
@@ -581,15 +599,22 @@ impl Driver {
         }
     }
 
-    /// A peer has left once all lanes that it still has have brought its goodbye.
+    /// A peer has left once all its lanes have brought its goodbye. It may have sent on lanes that
+    /// are only being made here: those are given a moment to come.
     fn note_departure(&mut self, peer: u32, now: Time) {
         let lanes = &mut self.peers[peer as usize];
         lanes.leaving = true;
         let said_goodbye =
-            |key: &usize| self.lanes[*key].as_ref().is_some_and(|entry| entry.goodbye);
-        if !lanes.departed && lanes.keys.iter().all(said_goodbye) {
+            |key: &usize| self.lanes[*key].as_ref().is_some_and(|entry| entry.goodbye.is_some());
+        if lanes.departed || !lanes.keys.iter().all(said_goodbye) {
+            return;
+        }
+        let since = *lanes.left.get_or_insert(now);
+        if lanes.goodbyes >= lanes.goodbyes_announced || now.since(since) >= EXCUSE {
             self.peers[peer as usize].departed = true;
             self.core.on_peer_departed(now, peer);
+        } else if !self.parting.contains(&peer) {
+            self.parting.push(peer);
         }
     }
 
@@ -691,8 +716,10 @@ impl Driver {
     /// Says goodbye on all lanes, those too that have only just been made.
     pub fn say_goodbye(&mut self, poller: &mut Poller) {
         self.greet(poller);
-        let header = gradwire_core::Header::new(gradwire_core::FrameKind::Goodbye).encode();
+        let mut goodbye = gradwire_core::Header::new(gradwire_core::FrameKind::Goodbye);
         for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
+            goodbye.tile = self.peers[entry.peer as usize].keys.len() as u32;
+            let header = goodbye.encode();
             let frame = Frame { header, payload: Payload::Empty, operation: 0, token: NO_TOKEN };
             if let Err(error) = entry.lane.send(frame, &mut |_| {}) {
                 entry.failure = Some(error);

@@ -90,6 +90,11 @@ class Controller:
 
     # ------------------------------------------------------------- the hook's side
 
+    def know(self, parameters: Sequence[Tensor]) -> None:
+        """Give parameters their numbers, in an order that is the same on all ranks."""
+        for parameter in parameters:
+            self._key(parameter)
+
     @property
     def is_measured(self) -> bool:
         """Whether this step is measured: the one that a plan follows."""
@@ -184,7 +189,7 @@ class Controller:
         self._began = now
         if self._ready:
             self._watch()
-            if self.is_measured and self._measures and self._finite:
+            if self.is_measured and self._measures and self._finite and self._recent:
                 self._make_plan(statistics.median(self._recent))
             elif self.is_measured:
                 self._planned_step += 1
@@ -214,6 +219,7 @@ class Controller:
     def _make_plan(self, seconds: float) -> None:
         buckets = sorted(self._ready)
         keys = sorted(self._measures)
+        self._measures = {key: self._measures[key] for key in keys}
         names = [name for name in CANDIDATES if name != NONE]
         busy, traffic = self._busy_seconds(), self._traffic()
         first = self._ready[buckets[0]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from gradwire.compression.bucket import BucketContent, BucketJob
 from gradwire.compression.configuration import CompressionConfig
@@ -48,6 +48,7 @@ class CompressionState:
         self._open_buckets = 0
         self._done = threading.Condition(self._lock)
         self._loaded: dict[str, Any] | None = None
+        self._known: list[Tensor] = []
 
     # ------------------------------------------------------------- what the user may ask
 
@@ -80,6 +81,8 @@ class CompressionState:
 
         All old ranks' states are needed where the number of ranks has changed.
         """
+        if self._synchronize is not None:
+            self._synchronize()
         if isinstance(states, dict):
             states, rank, size = [states], 0, 1
         else:
@@ -88,8 +91,20 @@ class CompressionState:
         self.feedback.load_state_dict(states, rank, size)
         self.feedback.adopt(module.named_parameters())
         self._loaded = states[0].get("controller")
+        if self.controller is not None and self._loaded is not None:
+            self.controller.load_state_dict(self._loaded)
 
     # ------------------------------------------------------------- buckets
+
+    def know(self, parameters: Sequence[Tensor]) -> None:
+        """Say which parameters there are, in an order that is the same on all ranks."""
+        self._known = list(parameters)
+
+    @property
+    def finishes_together(self) -> bool:
+        """Whether a bucket's end is an operation itself, for which ranks need one order."""
+        measures = self.controller is not None and self.controller.is_measured
+        return measures or self.config.codec in ("power_sgd", "block_sparse")
 
     def begin_step(self) -> None:
         """Gradients of a new step follow; called when all buckets of the last one are started."""
@@ -104,6 +119,7 @@ class CompressionState:
             check_float32("gradient", self.config.codec, *content.gradients)
         if self.config.codec == "adaptive" and self.controller is None:
             self.controller = Controller(self.config, group)
+            self.controller.know(self._known)
             if self._loaded is not None:
                 self.controller.load_state_dict(self._loaded)
         job = BucketJob(self, group, content)

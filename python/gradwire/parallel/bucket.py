@@ -62,6 +62,9 @@ class Bucket:
         Stand-ins for gradients that this rank does not have, by member.
     taken
         The gradients as they were when the engine took them, with their versions.
+    is_unread
+        Whether the last update came only when the next gradients did: nobody has read a parameter
+        through its module before.
     """
 
     index: int
@@ -78,6 +81,7 @@ class Bucket:
     zeroed: bool | None = None
     borrowed: dict[int, Tensor] = field(default_factory=dict)
     taken: list[tuple[Tensor, int]] = field(default_factory=list)
+    is_unread: bool = False
 
     def __post_init__(self) -> None:
         self._expect_all()
@@ -100,7 +104,6 @@ class Bucket:
     def content(self) -> BucketContent:
         """Return what is to be averaged."""
         gradients = [self._gradient(parameter) for parameter in self.parameters]
-        self.taken = [(gradient, gradient._version) for gradient in gradients]
         return BucketContent(
             self.index, self.parameters, gradients, None, self.channel, self.delivery
         )
@@ -113,6 +116,10 @@ class Bucket:
             if not gradient.is_contiguous():
                 gradient = parameter.grad = gradient.contiguous()
         return local(gradient).detach().view(-1)
+
+    def note_versions(self, gradients: Sequence[Tensor]) -> None:
+        """Note how gradients are that the engine has taken."""
+        self.taken = [(gradient, gradient._version) for gradient in gradients]
 
     def borrow_missing(self) -> None:
         """Let zeros stand in for gradients that this rank does not have."""

@@ -65,6 +65,8 @@ class OptimizerTakeover:
                 "LBFGS looks at all parameters at once and at the loss again and again; "
                 "parallelize needs an optimizer that treats parameters independently"
             )
+        if "_gradwire_owner" in optimizer.__dict__:
+            raise ValueError("the optimizer is parallelized already; leave() that first")
         self._optimizer = optimizer
         self._class = type(optimizer)
         self._update = _bare_step(self._class)
@@ -110,15 +112,29 @@ class OptimizerTakeover:
     def update(self, places: Places, settings: Settings) -> None:
         """Update some parameters by their gradients."""
         groups = self._groups()
+        self._updated = places
         self._optimizer.__dict__["param_groups"] = [
             {**settings[number], "params": parameters} for number, parameters in places
         ]
         try:
-            # State made in inference mode could not be updated outside of it.
-            with torch.inference_mode(False), torch.no_grad():
+            # State made in inference mode could not be updated outside of it, and an update is not
+            # part of a forward's mixed precision.
+            kind = places[0][1][0].device.type
+            with torch.inference_mode(False), torch.autocast(kind, enabled=False), torch.no_grad():
                 self._update(self._optimizer)
+            self._check_unchanged(settings)
         finally:
             self._optimizer.__dict__["param_groups"] = groups
+
+    def _check_unchanged(self, settings: Settings) -> None:
+        """Refuse optimizers that keep state in their groups: they would count buckets for steps."""
+        for (number, _), group in zip(self._updated, self._groups(), strict=True):
+            for name, value in group.items():
+                if name != "params" and value is not settings[number].get(name):
+                    raise TypeError(
+                        f"{self._class.__name__} keeps {name!r} in its parameter groups from step "
+                        "to step; parallelize needs an optimizer that keeps state for parameters"
+                    )
 
     @property
     def is_scaled(self) -> bool:

@@ -32,7 +32,7 @@ from gradwire.compression.bucket import in_channel
 from gradwire.compression.configuration import CompressionConfig, as_config
 from gradwire.compression.operations import gradwire_group
 from gradwire.compression.state import CompressionState
-from gradwire.parallel.access import Access
+from gradwire.parallel.access import Access, AwaitedParameters
 from gradwire.parallel.bucket import Bucket, Phase, local
 from gradwire.parallel.layout import Member, divide, priority
 from gradwire.parallel.link import LinkModel, measure
@@ -78,8 +78,12 @@ class Parallel:
         self._finds_unused = find_unused_parameters
         self._backwards_per_step = backwards_per_step
         self._names, self._parameters = _trainable(module)
+        _check_fresh(module)
+        _check_known(optimizer, self._names, self._parameters)
+        self.compression.know(self._parameters)
         self._broadcast_state()
         self._buffers = [local(buffer) for buffer in module.buffers()] if broadcast_buffers else []
+        self.link: LinkModel = measure(self._backend, self._channel)
         self._takeover = OptimizerTakeover(optimizer, self)
         self._others = self._takeover.others(self._parameters)
         self._lock = threading.RLock()
@@ -93,7 +97,6 @@ class Parallel:
         self._used: _UsedParameters | None = None
         self._last_ready = self._waited = 0.0
         self._timeline = Timeline()
-        self.link: LinkModel = measure(self._backend, self._channel)
         self._lay_out(range(len(self._parameters)))
         self._access = Access(module, self._settle)
         self._hooks = [
@@ -137,29 +140,45 @@ class Parallel:
             return norm
 
     def leave(self) -> None:
-        """Give model and optimizer back as they were before, up to date."""
-        self.synchronize()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._access.undo()
-        self._takeover.undo()
-        del self._module.zero_grad
-        self._backend.limit_in_flight(None)
+        """Give model and optimizer back as they were before, up to date.
+
+        After an error that has been raised before, updates that were still due are dropped.
+        """
+        try:
+            if self._failure is None:
+                self.synchronize()
+        finally:
+            for bucket in self._buckets:
+                bucket.start_over()
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+            self._access.undo()
+            self._takeover.undo()
+            del self._module.zero_grad
+            self._backend.limit_in_flight(None)
 
     # ------------------------------------------------------------- the optimizer's side
 
     def before_groups(self) -> None:
         """Finish gradients before somebody looks at the optimizer's parameters (a scaler, say)."""
-        if not self._updating and not self._in_backward:
-            with self._lock:
-                self._finish_gradients()
+        if self._updating or self._in_backward:
+            return
+        with self._lock:
+            for bucket in self._buckets:
+                if bucket.due is None:  # Settings may change while updates are due.
+                    self._finish_reducing(bucket)
 
     def step(self) -> None:
         """Note that all updates are due; called by the optimizer's `step`."""
         with self._lock:
             self._raise_failure()
+            for bucket in self._buckets:
+                if bucket.due is not None:
+                    self._close(bucket)
             self._check_gradients()
+            if self.compression.finishes_together:
+                self._finish_gradients()
             settings = self._takeover.settings()
             for bucket in self._buckets:
                 bucket.due = settings
@@ -232,7 +251,7 @@ class Parallel:
     def _on_gradient(self, parameter: Tensor) -> None:
         """Take note that a parameter's gradient is complete in this backward."""
         bucket = self._bucket_of[id(parameter)]
-        if bucket.is_open:
+        if bucket.is_open or bucket.is_unread:
             raise RuntimeError(
                 f"{bucket.names[0]} was given a gradient while the last one was still in use: "
                 "either it was read before the forward by other means than its module (call "
@@ -257,6 +276,12 @@ class Parallel:
         if self._backwards_per_step == 1:
             self._finish_gradients()
             self._begins_round = True
+        if self._finds_unused:
+            # All buckets go out after this backward, whatever came of them before.
+            self._begin_round()
+            for bucket in self._buckets:
+                if bucket.phase is Phase.REDUCED:
+                    bucket.start_over()
 
     def _end_backward(self) -> None:
         with self._lock:
@@ -277,7 +302,8 @@ class Parallel:
         """Gradients are about to be averaged that belong together."""
         self._begins_round = False
         for bucket in self._buckets:
-            if bucket.due is not None:
+            bucket.is_unread = bucket.due is not None
+            if bucket.is_unread:
                 self._close(bucket)
         self._used = None
         self.compression.begin_step()
@@ -285,9 +311,15 @@ class Parallel:
     def _launch(self, bucket: Bucket) -> None:
         if self._begins_round:
             self._begin_round()
-        bucket.phase = Phase.REDUCING
         self._last_ready, self._waited = time.perf_counter(), 0.0
-        bucket.job = self.compression.start(bucket.content())
+        try:
+            content = bucket.content()
+            bucket.job = self.compression.start(content)
+        except BaseException as error:
+            self._failure = error
+            raise
+        bucket.phase = Phase.REDUCING
+        bucket.note_versions(content.gradients)
 
     def _finish_gradients(self) -> None:
         for bucket in self._buckets:
@@ -295,6 +327,15 @@ class Parallel:
 
     def _finish_reducing(self, bucket: Bucket) -> None:
         """Wait until a bucket's gradients are averaged."""
+        if bucket.phase is not Phase.REDUCING:
+            return
+        if self.compression.finishes_together:
+            # Ends that are operations themselves come in one order, whatever is read first here.
+            for earlier in self._buckets[: bucket.index]:
+                self._finish_one(earlier)
+        self._finish_one(bucket)
+
+    def _finish_one(self, bucket: Bucket) -> None:
         if bucket.phase is not Phase.REDUCING:
             return
         self._raise_failure()
@@ -419,6 +460,21 @@ def _trainable(module: nn.Module) -> tuple[list[str], list[Tensor]]:
     return [name for name, _ in named], [parameter for _, parameter in named]
 
 
+def _check_fresh(module: nn.Module) -> None:
+    if any(isinstance(child._parameters, AwaitedParameters) for child in module.modules()):
+        raise ValueError("the model is parallelized already; leave() that first")
+
+
+def _check_known(optimizer: Optimizer, names: list[str], parameters: list[Tensor]) -> None:
+    known = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    strangers = [name for name, one in zip(names, parameters, strict=True) if id(one) not in known]
+    if strangers:
+        raise ValueError(
+            f"the optimizer does not have {', '.join(strangers[:5])}; one optimizer has to have all"
+            " parameters that require a gradient (others: requires_grad_(False))"
+        )
+
+
 def parallelize(
     module: nn.Module,
     optimizer: Optimizer,
@@ -475,8 +531,9 @@ def parallelize(
       communication hides behind backward alone. bfloat16 needs no scaler.
     - Compile blocks (`block.compile()`) rather than the whole model: a compiled region waits for
       all of its parameters before it starts and hands out its gradients when it ends.
+    - Checkpoint activations with `use_reentrant=False`.
     - A reference to a parameter taken before (`weight = model.layer.weight`) is not noticed when it
-      is read; `Parallel.synchronize` first.
+      is read, nor are parameters read from the optimizer's groups; `Parallel.synchronize` first.
 
     Examples
     --------

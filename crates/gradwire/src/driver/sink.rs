@@ -39,7 +39,7 @@ pub(crate) struct Sink<'a> {
     pub now: Time,
     pub peer: u32,
     pub current: &'a mut Current,
-    pub goodbye: &'a mut bool,
+    pub goodbye: &'a mut Option<u32>,
     /// Bytes of tiles received from the peer.
     pub received: &'a mut u64,
     pub recorder: &'a Recorder,
@@ -96,7 +96,7 @@ impl Receiver for Sink<'_> {
         match self.core.on_frame(self.now, self.peer, header)? {
             Arrival::Control | Arrival::Discard => Ok(Landing::Discard),
             Arrival::Goodbye => {
-                *self.goodbye = true;
+                *self.goodbye = Some(header.tile);
                 Ok(Landing::Discard)
             }
             Arrival::Abort { group } => {
