@@ -111,9 +111,10 @@ fn the_critical_path_fills_the_time_and_names_who_is_slow() {
     let by_kind: f64 = path["by_kind"].as_object().unwrap().values().map(number).sum();
     assert!(is_close(by_kind, seconds) && number(&path["by_kind"]["wire"]) > 0.0, "{path}");
     let longest = summary["ranks"].as_array().unwrap().iter().map(|it| number(&it["window_s"]));
-    // From the first operation's submission, which comes a little after the trace's beginning.
+    // From the first operation's submission, which comes a little after the trace's beginning, and
+    // perhaps on another rank than where it ends: ranks begin and end their traces one by one.
     let longest = longest.fold(0.0, f64::max);
-    assert!(seconds <= longest * 1.001 && seconds > longest * 0.5, "{seconds} of {longest}");
+    assert!(seconds <= longest * 1.1 && seconds > longest * 0.5, "{seconds} of {longest}");
     let links = summary["links"].as_array().unwrap();
     assert_eq!(links.len(), 6, "three ranks, each to two others");
     let slowest = number(&summary["slowest_link"]["bytes_per_s"]);
