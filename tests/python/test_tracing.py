@@ -70,7 +70,8 @@ def test_training_under_the_setting(tmp_path: Path) -> None:
     for rank in found["ranks"]:
         assert rank["communication_s"] > 0
         assert rank["hidden_s"] + rank["exposed_s"] == pytest.approx(rank["communication_s"])
-        assert rank["method"] in ("bursts", "waits_and_bursts")  # DDP waits for futures.
+        # DDP waits for futures; those that are over before it asks for them leave only waits.
+        assert rank["method"] in ("waits", "bursts", "waits_and_bursts")
         assert rank["communication_s"] <= rank["window_s"] <= rank["trace_s"]
     for part in ("hidden_s", "exposed_s"):
         total = sum(rank[part] for rank in found["ranks"])
