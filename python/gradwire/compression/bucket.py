@@ -179,10 +179,6 @@ class BucketJob:
 
         self._finishers.append(finish)
 
-    def is_done(self) -> bool:
-        """Return whether all operations are over, well or not."""
-        return all(work.is_completed() for work in self._works)
-
     def finish(self, drives: bool) -> None:
         """Wait for the operations, and put everything where it belongs.
 

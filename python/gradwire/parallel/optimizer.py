@@ -112,7 +112,6 @@ class OptimizerTakeover:
     def update(self, places: Places, settings: Settings) -> None:
         """Update some parameters by their gradients."""
         groups = self._groups()
-        self._updated = places
         self._optimizer.__dict__["param_groups"] = [
             {**settings[number], "params": parameters} for number, parameters in places
         ]
@@ -122,13 +121,13 @@ class OptimizerTakeover:
             kind = places[0][1][0].device.type
             with torch.inference_mode(False), torch.autocast(kind, enabled=False), torch.no_grad():
                 self._update(self._optimizer)
-            self._check_unchanged(settings)
+            self._check_unchanged(places, settings)
         finally:
             self._optimizer.__dict__["param_groups"] = groups
 
-    def _check_unchanged(self, settings: Settings) -> None:
+    def _check_unchanged(self, places: Places, settings: Settings) -> None:
         """Refuse optimizers that keep state in their groups: they would count buckets for steps."""
-        for (number, _), group in zip(self._updated, self._groups(), strict=True):
+        for (number, _), group in zip(places, self._groups(), strict=True):
             for name, value in group.items():
                 if name != "params" and value is not settings[number].get(name):
                     raise TypeError(
