@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import os
 import tempfile
 import time
 import traceback
@@ -17,9 +18,15 @@ import torch.distributed as dist
 
 import gradwire
 
-# Ranks are forked from a server that has torch imported, which takes seconds otherwise.
+# Ranks are forked from a server that has all of this imported, which takes seconds otherwise. Until
+# Python 3.13 it finds modules in its environment's path alone, and leaves out those that it can't.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["job", "torch.distributed.fsdp", "torch.distributed.tensor"])
+_CONTEXT.set_forkserver_preload(
+    ["job", "pytest", "torch.distributed.fsdp", "torch.distributed.tensor"]
+)
 
 Function = Callable[..., Any]
 

@@ -39,6 +39,9 @@ def of_collective(rank: int) -> None:
 
 def of_root(rank: int) -> None:
     dist.broadcast(torch.ones(64), 1 if rank == 1 else 0)
+    # A root has no answer to wait for: it may have sent all before it hears that another rank
+    # meant another one. Its next operation tells.
+    dist.barrier()
 
 
 CASES: dict[Callable[[int], None], list[str]] = {

@@ -746,6 +746,8 @@ impl Driver {
             entry.lane.close();
         }
         let now = self.now();
+        // In shared memory the end of a lane shows on its descriptor alone.
+        self.look(poller);
         self.receive(poller, now);
         let finished: Vec<usize> = (0..self.lanes.len())
             .filter(|key| self.lanes[*key].as_ref().is_some_and(|entry| entry.failure.is_some()))

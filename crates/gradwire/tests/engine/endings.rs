@@ -50,6 +50,25 @@ fn a_rank_may_leave_as_soon_as_it_has_sent() {
     }
 }
 
+/// The grace is for peers that don't answer; nobody waits for it when all leave.
+#[test]
+fn ranks_that_leave_together_do_not_wait() {
+    for wire in WIRES {
+        let shortest = std::sync::Mutex::new(Duration::MAX);
+        for _ in 0..5 {
+            job(2, &[("transport", wire)], |engine, world| {
+                world.barrier().unwrap();
+                let start = Instant::now();
+                engine.shutdown(Duration::from_secs(5));
+                let mut shortest = shortest.lock().unwrap();
+                *shortest = start.elapsed().min(*shortest);
+            });
+        }
+        let shortest = shortest.into_inner().unwrap();
+        assert!(shortest < Duration::from_millis(300), "{wire}: {shortest:?}");
+    }
+}
+
 /// Some lanes of a pair are still being made when the first operation over it ends.
 #[test]
 fn a_rank_may_leave_before_all_its_lanes_are_made() {

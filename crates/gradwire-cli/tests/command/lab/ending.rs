@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::setup::{self, Background, Setup, assert_status, text};
+use super::setup::{self, Background, Setup, assert_status, text};
 
 #[test]
 fn the_first_failure_ends_the_run_and_is_named() {

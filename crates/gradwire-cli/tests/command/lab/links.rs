@@ -1,6 +1,6 @@
 //! What links carry, and what a cut does.
 
-use crate::setup::{self, Background, Setup, assert_status, text};
+use super::setup::{self, Background, Setup, assert_status, text};
 
 /// Rank 0 sends to each other rank in turn for two seconds, while the receiver counts; prints the
 /// rates in Mbit/s on the wire (1448 bytes of payload in 1514 bytes of frame).

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 
-use crate::setup::{self, Background, Setup, assert_status, sorted_lines, text};
+use super::setup::{self, Background, Setup, assert_status, sorted_lines, text};
 
 #[test]
 fn ranks_find_torchruns_environment() {
