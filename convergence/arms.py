@@ -83,7 +83,7 @@ _CONTROLS = [
 
 _CODECS = [
     _hook("int8", "quantizer", CLAIMED),
-    _hook("int6", "quantizer", CLAIMED),
+    _hook("int6", "quantizer: Hadamard, nearest", CLAIMED),
     _hook("int4", "quantizer: Hadamard, non-uniform grid, nearest", CLAIMED),
     Arm("adaptive", "tolerance 0.1 %", codec="adaptive", link=SLOW_LINK, seeds=CLAIMED),
     Arm("top_k 1 %", "positive control: must fail", codec="top_k", changes={"density": 0.01}),
@@ -103,7 +103,7 @@ _VARIANTS = [
         codec="int4",
         changes={"error_feedback": True},
     ),
-    _hook("int6+hadamard", "int6 with smoothing"),
+    _hook("int6+no-hadamard", "int6 without smoothing"),
     _hook("int5", "quantizer"),
     _hook("bf16", "linear"),
 ]

@@ -48,7 +48,7 @@ impl Workspace {
 
 #[inline(always)]
 fn encode_with<const AVX2: bool>(layout: &Layout, values: &[f32], seed: u64, wire: &mut [u8]) {
-    let (key, mut workspace) = (Key::new(seed), Workspace::new());
+    let (key, mut workspace) = (Key::new(seed), None);
     for (group, values) in values.chunks(layout.group_elements()).enumerate() {
         encode_group::<AVX2>(layout, group, values, key, wire, &mut workspace);
     }
@@ -62,13 +62,13 @@ fn encode_with_error_with<const AVX2: bool>(
     wire: &mut [u8],
     error: &mut [f32],
 ) {
-    let (key, mut workspace) = (Key::new(seed), Workspace::new());
+    let (key, mut workspace) = (Key::new(seed), None);
     let size = layout.group_elements();
     for (group, (values, error)) in values.chunks(size).zip(error.chunks_mut(size)).enumerate() {
         encode_group::<AVX2>(layout, group, values, key, wire, &mut workspace);
-        decode_group::<AVX2>(layout, group, values.len(), wire, &mut workspace);
-        for ((error, value), decoded) in error.iter_mut().zip(values).zip(&workspace.values) {
-            *error = value - decoded;
+        decode_group::<AVX2>(layout, group, wire, &mut workspace, &mut Target::Store(error), 0);
+        for (error, value) in error.iter_mut().zip(values) {
+            *error = value - *error;
         }
     }
 }
@@ -80,23 +80,19 @@ fn encode_in_place_with<const AVX2: bool>(
     seed: u64,
     wire: &mut [u8],
 ) {
-    let (key, mut workspace) = (Key::new(seed), Workspace::new());
+    let (key, mut workspace) = (Key::new(seed), None);
     for (group, values) in values.chunks_mut(layout.group_elements()).enumerate() {
         encode_group::<AVX2>(layout, group, values, key, wire, &mut workspace);
-        decode_group::<AVX2>(layout, group, values.len(), wire, &mut workspace);
-        values.copy_from_slice(&workspace.values[..values.len()]);
+        decode_group::<AVX2>(layout, group, wire, &mut workspace, &mut Target::Store(values), 0);
     }
 }
 
 #[inline(always)]
 fn decode_with<const AVX2: bool>(layout: &Layout, wire: &[u8], mut target: Target<'_>) {
-    let mut workspace = Workspace::new();
+    let mut workspace = None;
     let size = layout.group_elements();
     for group in 0..layout.groups() {
-        let start = group * size;
-        let count = size.min(layout.elements - start);
-        decode_group::<AVX2>(layout, group, count, wire, &mut workspace);
-        combine(&mut target, start, &workspace.values[..count]);
+        decode_group::<AVX2>(layout, group, wire, &mut workspace, &mut target, group * size);
     }
 }
 
@@ -108,13 +104,14 @@ fn encode_group<const AVX2: bool>(
     values: &[f32],
     key: Key,
     wire: &mut [u8],
-    workspace: &mut Workspace,
+    workspace: &mut Option<Workspace>,
 ) {
     #[cfg(target_arch = "x86_64")]
     if AVX2 && smooth_grid::applies(layout, values.len()) {
         // SAFETY: AVX2 is set only in functions compiled for it.
         return unsafe { smooth_grid::encode(layout, group, values, wire) };
     }
+    let workspace = workspace.get_or_insert_with(Workspace::new);
     let padded = values.len().next_multiple_of(PADDING);
     let work = &mut workspace.values[..padded];
     work[..values.len()].copy_from_slice(values);
@@ -140,21 +137,25 @@ fn encode_group<const AVX2: bool>(
     }
 }
 
-/// Decodes one group of blocks to the start of the workspace.
+/// Decodes one group of blocks to where its values go: element `start` of the target and the
+/// following.
 #[inline(always)]
 fn decode_group<const AVX2: bool>(
     layout: &Layout,
     group: usize,
-    count: usize,
     wire: &[u8],
-    workspace: &mut Workspace,
+    workspace: &mut Option<Workspace>,
+    target: &mut Target<'_>,
+    start: usize,
 ) {
+    let size = layout.group_elements();
+    let count = size.min(layout.elements - group * size);
     #[cfg(target_arch = "x86_64")]
     if AVX2 && smooth_grid::applies(layout, count) {
-        let values = &mut workspace.values[..count];
         // SAFETY: AVX2 is set only in functions compiled for it.
-        return unsafe { smooth_grid::decode(layout, group, wire, values) };
+        return unsafe { smooth_grid::decode(layout, group, wire, target, start) };
     }
+    let workspace = workspace.get_or_insert_with(Workspace::new);
     let padded = count.next_multiple_of(PADDING);
     let scales = scale::read(layout, group, wire);
     let first = group * layout.group_blocks();
@@ -168,6 +169,7 @@ fn decode_group<const AVX2: bool>(
             unsmooth::<AVX2>(block, layout.block);
         }
     }
+    combine(target, start, &workspace.values[..count]);
 }
 
 #[inline(always)]

@@ -145,7 +145,7 @@ impl Options {
 fn defaults(format: Format) -> BlockCodec {
     let (block, scale, smoothing) = match format {
         Format::Int { bits: 8 } => (256, Scale::PerBlock, false),
-        Format::Int { bits: 6 } => (128, Scale::PerBlock, false),
+        Format::Int { bits: 6 } => (128, Scale::PerBlock, true),
         Format::Int { .. } | Format::Grid4 => (32, Scale::SuperGroup, true),
         Format::IntMinMax { bits: 8 } => (256, Scale::PerBlock, false),
         Format::IntMinMax { .. } => (128, Scale::PerBlock, false),

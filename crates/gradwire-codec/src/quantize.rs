@@ -272,16 +272,17 @@ pub(crate) mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn round(values: &[f32; 32], inverse: f32) -> __m256i {
-        let (at, inverse) = (values.as_ptr(), _mm256_set1_ps(inverse));
-        // SAFETY: four loads of eight elements cover the 32 of the array.
-        let (a, b, c, d) = unsafe {
-            (
-                _mm256_loadu_ps(at),
-                _mm256_loadu_ps(at.add(8)),
-                _mm256_loadu_ps(at.add(16)),
-                _mm256_loadu_ps(at.add(24)),
-            )
-        };
+        // Packing works within halves of vectors: fours of elements come out in turns.
+        let turns = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_permutevar8x32_epi32(round_in_turns(values, inverse), turns)
+    }
+
+    /// Like [`round`], but for fours of elements in turns: 0, 2, 4, 6, 1, 3, 5, 7.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn round_in_turns(values: &[f32; 32], inverse: f32) -> __m256i {
+        let (a, b, c, d) = crate::smoothing::avx2::load(values);
+        let inverse = _mm256_set1_ps(inverse);
         let ab = _mm256_packs_epi32(
             _mm256_cvtps_epi32(_mm256_mul_ps(a, inverse)),
             _mm256_cvtps_epi32(_mm256_mul_ps(b, inverse)),
@@ -290,9 +291,7 @@ pub(crate) mod avx2 {
             _mm256_cvtps_epi32(_mm256_mul_ps(c, inverse)),
             _mm256_cvtps_epi32(_mm256_mul_ps(d, inverse)),
         );
-        // Packing works within halves of vectors: fours of elements come out in turns.
-        let turns = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), turns)
+        _mm256_packs_epi16(ab, cd)
     }
 
     #[inline]
@@ -315,14 +314,13 @@ pub(crate) mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(super) fn to_grid(values: &[f32; 32], inverse: f32, codes: &mut [u8; 32]) {
-        store(codes, grid_codes(values, inverse));
+        store(codes, grid_codes(round(values, inverse)));
     }
 
-    /// The grid codes of 32 values.
+    /// The grid codes of 32 rounded values.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(crate) fn grid_codes(values: &[f32; 32], inverse: f32) -> __m256i {
-        let rounded = round(values, inverse);
+    pub(crate) fn grid_codes(rounded: __m256i) -> __m256i {
         let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(rounded), _mm256_set1_epi8(15));
         let look_up = |table: &[i8; 16]| {
             // SAFETY: the table has 16 bytes.

@@ -101,7 +101,7 @@ pub(crate) mod avx2 {
     use super::SIGNS;
 
     /// 32 elements.
-    type Vectors = (__m256, __m256, __m256, __m256);
+    pub(crate) type Vectors = (__m256, __m256, __m256, __m256);
 
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -109,27 +109,81 @@ pub(crate) mod avx2 {
         store(hadamard(load(values)), values);
     }
 
-    /// [`super::smooth`] of one block of 32, left in registers.
+    /// The signs times the factor of a block of 32: what [`super::smooth`] multiplies by.
+    static SIGNED_FACTORS: [f32; 32] = {
+        let mut factors = [1.0f32 / 32.0; 32];
+        let mut index = 0;
+        while index < 32 {
+            factors[index] = f32::from_bits(factors[index].to_bits() ^ SIGNS[index]);
+            index += 1;
+        }
+        factors
+    };
+
+    /// [`super::smooth`] of one block of 32, left in registers, in an order of its own.
+    ///
+    /// The stages inside a vector work on pairs of vectors. Each brings the elements that meet into
+    /// the same places of two vectors, and what that mixes up stays so: of p and q are left
+    /// p0 p2 p4 p6 q0 q2 q4 q6 and p1 p3 p5 p7 q1 q3 q5 q7. Packed to bytes within halves of
+    /// vectors, eights of elements are in order but for [`SMOOTHED_PLACES`].
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(crate) fn smooth32(values: &[f32; 32]) -> Vectors {
-        let factor = _mm256_set1_ps(1.0 / 32.0);
-        let (a, b, c, d) = flip_signs(load(values));
-        let (a, b) = (_mm256_mul_ps(a, factor), _mm256_mul_ps(b, factor));
-        let (c, d) = (_mm256_mul_ps(c, factor), _mm256_mul_ps(d, factor));
-        hadamard((a, b, c, d))
+        let (a, b, c, d) = load(values);
+        let (e, f, g, h) = load(&SIGNED_FACTORS);
+        let (a, b) = (_mm256_mul_ps(a, e), _mm256_mul_ps(b, f));
+        let (c, d) = (_mm256_mul_ps(c, g), _mm256_mul_ps(d, h));
+        let (a, b, c, d) = across((a, b, c, d));
+        let (a, b) = smooth_pair(a, b);
+        let (c, d) = smooth_pair(c, d);
+        (a, b, c, d)
     }
 
-    /// [`super::unsmooth`] of one block of 32.
+    /// Where the elements of eight packed ones are after [`smooth32`].
+    pub(crate) const SMOOTHED_PLACES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(crate) fn unsmooth32(vectors: Vectors, values: &mut [f32; 32]) {
-        store(flip_signs(hadamard(vectors)), values);
+    fn smooth_pair(p: __m256, q: __m256) -> (__m256, __m256) {
+        let halves = (_mm256_permute2f128_ps::<0x20>(p, q), _mm256_permute2f128_ps::<0x31>(p, q));
+        let (p, q) = butterfly(halves);
+        let (p, q) = butterfly((_mm256_unpacklo_ps(p, q), _mm256_unpackhi_ps(p, q)));
+        butterfly((_mm256_unpacklo_ps(p, q), _mm256_unpackhi_ps(p, q)))
+    }
+
+    /// How the elements 0 to 7 of a vector must stand for [`unsmooth32`].
+    pub(crate) const UNSMOOTHED_ORDER: [u8; 8] = [0, 1, 4, 5, 2, 3, 6, 7];
+
+    /// [`super::unsmooth`] of one block of 32 whose vectors are each in [`UNSMOOTHED_ORDER`]; the
+    /// result is in order.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn unsmooth32(vectors: Vectors) -> Vectors {
+        let (a, b, c, d) = across(vectors);
+        let (a, b) = unsmooth_pair(a, b);
+        let (c, d) = unsmooth_pair(c, d);
+        flip_signs((a, b, c, d))
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn load(values: &[f32; 32]) -> Vectors {
+    fn unsmooth_pair(p: __m256, q: __m256) -> (__m256, __m256) {
+        let (p, q) = butterfly((_mm256_unpacklo_ps(p, q), _mm256_unpackhi_ps(p, q)));
+        let halves = (_mm256_permute2f128_ps::<0x20>(p, q), _mm256_permute2f128_ps::<0x31>(p, q));
+        let (p, q) = butterfly(halves);
+        let (p, q) = butterfly((_mm256_unpacklo_ps(p, q), _mm256_unpackhi_ps(p, q)));
+        (_mm256_unpacklo_ps(p, q), _mm256_unpackhi_ps(p, q))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn butterfly((low, high): (__m256, __m256)) -> (__m256, __m256) {
+        (_mm256_add_ps(low, high), _mm256_sub_ps(low, high))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn load(values: &[f32; 32]) -> Vectors {
         let at = values.as_ptr();
         // SAFETY: four loads of eight elements cover the 32 of the array.
         unsafe {
@@ -172,12 +226,20 @@ pub(crate) mod avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn hadamard((a, b, c, d): Vectors) -> Vectors {
-        let (a, c) = (_mm256_add_ps(a, c), _mm256_sub_ps(a, c));
-        let (b, d) = (_mm256_add_ps(b, d), _mm256_sub_ps(b, d));
-        let (a, b) = (_mm256_add_ps(a, b), _mm256_sub_ps(a, b));
-        let (c, d) = (_mm256_add_ps(c, d), _mm256_sub_ps(c, d));
+    fn hadamard(vectors: Vectors) -> Vectors {
+        let (a, b, c, d) = across(vectors);
         (within(a), within(b), within(c), within(d))
+    }
+
+    /// The two stages between vectors.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn across((a, b, c, d): Vectors) -> Vectors {
+        let (a, c) = butterfly((a, c));
+        let (b, d) = butterfly((b, d));
+        let (a, b) = butterfly((a, b));
+        let (c, d) = butterfly((c, d));
+        (a, b, c, d)
     }
 
     /// The three stages inside a vector: each adds to it, with the signs of the second elements of

@@ -218,11 +218,11 @@ impl Bench {
                 let pointer = self.source[queued..queued + frame].as_ptr();
                 let payload = Payload::Borrowed { pointer, bytes: frame };
                 let next = Frame { header, payload, operation: 0, token: 0 };
-                self.lane.send(next, &mut |_| sent += frame)?;
+                self.lane.send(next, &mut |_, _| sent += frame)?;
                 queued += frame;
                 moved = true;
             }
-            moved |= self.lane.flush(&mut |_| sent += frame)?;
+            moved |= self.lane.flush(&mut |_, _| sent += frame)?;
             moved |= self.lane.receive(&mut self.sink)?;
             if !moved {
                 // Others may need the core that the peer is to run on.
@@ -249,9 +249,9 @@ impl Bench {
     fn send_bare(&mut self) -> Result<()> {
         let header: [u8; HEADER_BYTES] = Header::new(FrameKind::Ping).encode();
         let frame = Frame { header, payload: Payload::Empty, operation: 0, token: 0 };
-        self.lane.send(frame, &mut |_| {})?;
+        self.lane.send(frame, &mut |_, _| {})?;
         while self.lane.has_unsent() {
-            self.lane.flush(&mut |_| {})?;
+            self.lane.flush(&mut |_, _| {})?;
         }
         Ok(())
     }

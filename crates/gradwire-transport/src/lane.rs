@@ -115,6 +115,9 @@ pub enum LaneError {
     Violation(String),
 }
 
+/// Called with a frame's token and payload as soon as its memory is no longer needed.
+pub type Sent<'a> = &'a mut dyn FnMut(u64, Payload);
+
 /// One stream of frames to one peer. Nothing here blocks.
 pub trait Lane: Send {
     /// What kind of wire it is.
@@ -125,12 +128,11 @@ pub trait Lane: Send {
     /// frames wait in the core, where their order can still change).
     fn ready_to_send(&self) -> bool;
 
-    /// Accepts a frame. `sent(token)` is called, now or in a later [`Lane::flush`], as soon as the
-    /// frame's memory is no longer needed.
-    fn send(&mut self, frame: Frame, sent: &mut dyn FnMut(u64)) -> Result<(), LaneError>;
+    /// Accepts a frame, for which `sent` is called now or in a later [`Lane::flush`].
+    fn send(&mut self, frame: Frame, sent: Sent<'_>) -> Result<(), LaneError>;
 
     /// Pushes accepted frames onto the wire as far as it takes them. True if any byte moved.
-    fn flush(&mut self, sent: &mut dyn FnMut(u64)) -> Result<bool, LaneError>;
+    fn flush(&mut self, sent: Sent<'_>) -> Result<bool, LaneError>;
 
     /// Whether accepted frames are waiting for the wire.
     fn has_unsent(&self) -> bool;

@@ -19,7 +19,7 @@ mod tcp;
 pub use doorbell::Doorbell;
 pub use endpoint::{Address, Endpoint, EndpointError, host_identity};
 pub use interfaces::{Interface, InterfaceError, discover, select};
-pub use lane::{Frame, Landing, Lane, LaneError, Payload, Receiver, Wire};
+pub use lane::{Frame, Landing, Lane, LaneError, Payload, Receiver, Sent, Wire};
 pub use lobby::{Directory, FailureKind, Lobby, LobbyConfig, LobbyEvent, MAX_LANES};
 pub use poller::{Poller, Readiness, Waker, Woken};
 pub use promptness::prefer_short_turns;

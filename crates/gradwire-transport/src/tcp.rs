@@ -8,7 +8,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use crate::lane::{Frame, Lane, LaneError, Receiver, Wire};
+use crate::lane::{Frame, Lane, LaneError, Receiver, Sent, Wire};
 use incoming::Incoming;
 use outgoing::Outgoing;
 pub use tuning::{TcpTuning, tune};
@@ -70,7 +70,7 @@ impl Lane for TcpLane {
         self.outgoing.has_room()
     }
 
-    fn send(&mut self, frame: Frame, sent: &mut dyn FnMut(u64)) -> Result<(), LaneError> {
+    fn send(&mut self, frame: Frame, sent: Sent<'_>) -> Result<(), LaneError> {
         self.outgoing.push(frame);
         if !self.outgoing.has_room() {
             self.outgoing.flush(self.stream.as_raw_fd(), sent)?;
@@ -78,7 +78,7 @@ impl Lane for TcpLane {
         Ok(())
     }
 
-    fn flush(&mut self, sent: &mut dyn FnMut(u64)) -> Result<bool, LaneError> {
+    fn flush(&mut self, sent: Sent<'_>) -> Result<bool, LaneError> {
         Ok(self.outgoing.flush(self.stream.as_raw_fd(), sent)?)
     }
 

@@ -75,7 +75,7 @@ fn a_lane_asks_for_no_more_than_a_little() {
     let payload = vec![0; 100];
     let mut accepted = 0u64;
     while one.ready_to_send() {
-        one.send(frame_of(accepted, DISCARD, &payload), &mut |_| {}).unwrap();
+        one.send(frame_of(accepted, DISCARD, &payload), &mut |_, _| {}).unwrap();
         accepted += 1;
         assert!(accepted < 1000, "an unread connection has no end of room");
     }
@@ -89,8 +89,8 @@ fn abandon_while_sending(from: &mut dyn Lane, to: &mut dyn Lane, frames: u64, by
     for sequence in 0..frames {
         let mut payload = payload_of(sequence, bytes);
         let frame = frame_of(sequence, BORROW, &payload);
-        from.send(frame, &mut |token| tokens.push(token)).unwrap();
-        from.flush(&mut |token| tokens.push(token)).unwrap();
+        from.send(frame, &mut |token, _| tokens.push(token)).unwrap();
+        from.flush(&mut |token, _| tokens.push(token)).unwrap();
         from.abandon(sequence);
         payload.fill(0xee);
     }
@@ -98,7 +98,7 @@ fn abandon_while_sending(from: &mut dyn Lane, to: &mut dyn Lane, frames: u64, by
     tokens.extend(transfer(from, to, Vec::new(), &mut checker));
     while checker.landed < frames {
         to.receive(&mut checker).unwrap();
-        from.flush(&mut |token| tokens.push(token)).unwrap();
+        from.flush(&mut |token, _| tokens.push(token)).unwrap();
     }
     assert_eq!(tokens, (0..frames).collect::<Vec<_>>());
 }
@@ -146,8 +146,8 @@ fn the_end_comes_after_the_last_frame() {
     };
     for (mut one, mut two) in pairs {
         let payload = payload_of(0, 1000);
-        one.send(frame_of(0, BORROW, &payload), &mut |_| {}).unwrap();
-        one.flush(&mut |_| {}).unwrap();
+        one.send(frame_of(0, BORROW, &payload), &mut |_, _| {}).unwrap();
+        one.flush(&mut |_, _| {}).unwrap();
         one.close();
         drop(one);
         let mut checker = Checker::default();
@@ -174,8 +174,8 @@ fn writing_to_a_reset_connection_is_an_error() {
     drop(two);
     let payload = vec![0; 1 << 16];
     let error = (0..100).find_map(|sequence| {
-        let sent = one.send(frame_of(sequence, DISCARD, &payload), &mut |_| {});
-        sent.and_then(|()| one.flush(&mut |_| {})).err()
+        let sent = one.send(frame_of(sequence, DISCARD, &payload), &mut |_, _| {});
+        sent.and_then(|()| one.flush(&mut |_, _| {})).err()
     });
     assert!(matches!(error, Some(LaneError::Io(_))), "{error:?}");
 }
@@ -206,7 +206,7 @@ fn malformed_headers_are_refused() {
 
 fn send_raw(lane: &mut dyn Lane, header: [u8; HEADER_BYTES]) {
     let frame = Frame { header, payload: Payload::Empty, operation: 0, token: 0 };
-    lane.send(frame, &mut |_| {}).unwrap();
+    lane.send(frame, &mut |_, _| {}).unwrap();
 }
 
 #[test]
@@ -217,9 +217,9 @@ fn a_refused_frame_ends_the_lane() {
         [(&mut one, &mut two), (&mut three, &mut four)];
     for (from, to) in pairs {
         for sequence in 0..3 {
-            from.send(frame_of(sequence, BORROW, &[]), &mut |_| {}).unwrap();
+            from.send(frame_of(sequence, BORROW, &[]), &mut |_, _| {}).unwrap();
         }
-        from.flush(&mut |_| {}).unwrap();
+        from.flush(&mut |_, _| {}).unwrap();
         let mut checker = Checker { refuse: Some(1), ..Checker::default() };
         let error = failure_of(to, &mut checker);
         assert_eq!(error.to_string(), "protocol violation: refused by the test");

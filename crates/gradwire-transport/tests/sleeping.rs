@@ -66,7 +66,7 @@ impl Side {
     /// Receives, sleeping whenever there is nothing, until `total` frames have come.
     fn receive(&mut self, total: u64) {
         while self.count.0 < total {
-            let mut moved = self.lanes[0].flush(&mut |_| {}).unwrap();
+            let mut moved = self.lanes[0].flush(&mut |_, _| {}).unwrap();
             moved |= self.lanes[0].receive(&mut self.count).unwrap();
             if !moved {
                 self.sleep();
@@ -76,12 +76,12 @@ impl Side {
 
     fn send(&mut self, sequence: u64, payload: &[u8]) {
         while !self.lanes[0].ready_to_send() {
-            if !self.lanes[0].flush(&mut |_| {}).unwrap() {
+            if !self.lanes[0].flush(&mut |_, _| {}).unwrap() {
                 self.sleep();
             }
         }
-        self.lanes[0].send(frame_of(sequence, BORROW, payload), &mut |_| {}).unwrap();
-        self.lanes[0].flush(&mut |_| {}).unwrap();
+        self.lanes[0].send(frame_of(sequence, BORROW, payload), &mut |_, _| {}).unwrap();
+        self.lanes[0].flush(&mut |_, _| {}).unwrap();
     }
 }
 

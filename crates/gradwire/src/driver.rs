@@ -484,7 +484,8 @@ impl Driver {
         };
         add(&self.counters.frames_sent, 1);
         let entry = self.lanes[key].as_mut().expect("the lane was just found");
-        if let Err(error) = entry.lane.send(frame, &mut |token| self.sent.push(token)) {
+        if let Err(error) = entry.lane.send(frame, &mut taken_back(&mut self.sent, &mut self.pool))
+        {
             entry.failure = Some(error);
         }
         self.report_sent();
@@ -495,11 +496,13 @@ impl Driver {
         if entry.failure.is_some() || !entry.lane.has_unsent() {
             return false;
         }
-        let result = entry.lane.flush(&mut |token| self.sent.push(token));
-        let moved = result.unwrap_or_else(|error| {
-            entry.failure = Some(error);
-            false
-        });
+        let moved = entry
+            .lane
+            .flush(&mut taken_back(&mut self.sent, &mut self.pool))
+            .unwrap_or_else(|error| {
+                entry.failure = Some(error);
+                false
+            });
         self.report_sent();
         moved
     }
@@ -515,9 +518,6 @@ impl Driver {
 
     fn report_sent(&mut self) {
         while let Some(token) = self.sent.pop() {
-            if token == NO_TOKEN {
-                continue;
-            }
             self.free.push(token);
             if let Some(sent) = self.in_flight[token as usize].take() {
                 if let Some(handed) = sent.handed {
@@ -721,7 +721,7 @@ impl Driver {
             goodbye.tile = self.peers[entry.peer as usize].keys.len() as u32;
             let header = goodbye.encode();
             let frame = Frame { header, payload: Payload::Empty, operation: 0, token: NO_TOKEN };
-            if let Err(error) = entry.lane.send(frame, &mut |_| {}) {
+            if let Err(error) = entry.lane.send(frame, &mut |_, _| {}) {
                 entry.failure = Some(error);
             }
         }
@@ -732,7 +732,7 @@ impl Driver {
         self.send();
         let mut empty = true;
         for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
-            match entry.lane.flush(&mut |_| {}) {
+            match entry.lane.flush(&mut |_, _| {}) {
                 Ok(_) => empty &= !entry.lane.has_unsent(),
                 Err(error) => entry.failure = Some(error),
             }
@@ -756,5 +756,21 @@ impl Driver {
             self.remove_lane(key, poller);
         }
         self.lanes.iter().all(Option::is_none)
+    }
+}
+
+/// Notes the tokens of tiles that have been sent, and keeps the buffers that they were encoded in.
+fn taken_back<'a>(
+    sent: &'a mut Vec<u64>,
+    pool: &'a mut Pool,
+) -> impl FnMut(u64, Payload) + use<'a> {
+    |token, payload| {
+        if token == NO_TOKEN {
+            return;
+        }
+        sent.push(token);
+        if let Payload::Owned(buffer) = payload {
+            pool.put(buffer);
+        }
     }
 }

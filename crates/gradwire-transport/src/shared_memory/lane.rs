@@ -12,7 +12,7 @@ use rustix::net::RecvFlags;
 use super::ring::{Arrived, Consumer, Producer, padded};
 use super::segment::Segment;
 use crate::doorbell::Doorbell;
-use crate::lane::{Frame, Landing, Lane, LaneError, Receiver, Wire};
+use crate::lane::{Frame, Landing, Lane, LaneError, Receiver, Sent, Wire};
 
 /// Bytes after which a call to receive returns, so that other lanes get their turn.
 const BYTES_PER_CALL: usize = 1 << 20;
@@ -104,11 +104,7 @@ impl SharedMemoryLane {
     }
 
     /// Puts the frame into the ring if there is room for it; gives it back otherwise.
-    fn push(
-        &mut self,
-        frame: Frame,
-        sent: &mut dyn FnMut(u64),
-    ) -> Result<Option<Frame>, LaneError> {
+    fn push(&mut self, frame: Frame, sent: Sent<'_>) -> Result<Option<Frame>, LaneError> {
         let (pointer, bytes) = frame.payload.parts();
         if !self.producer.has_room(bytes)? {
             return Ok(Some(frame));
@@ -117,7 +113,7 @@ impl SharedMemoryLane {
         // abandoned.
         unsafe { self.producer.push(&frame.header, pointer, bytes) };
         self.peer.ring(self.control.as_fd());
-        sent(frame.token);
+        sent(frame.token, frame.payload);
         Ok(None)
     }
 
@@ -189,7 +185,7 @@ impl Lane for SharedMemoryLane {
         room
     }
 
-    fn send(&mut self, frame: Frame, sent: &mut dyn FnMut(u64)) -> Result<(), LaneError> {
+    fn send(&mut self, frame: Frame, sent: Sent<'_>) -> Result<(), LaneError> {
         let (bytes, limit) = (frame.payload.bytes(), self.max_payload_bytes);
         if bytes > limit {
             let text = format!("payload of {bytes} bytes, the lane's limit is {limit}");
@@ -204,7 +200,7 @@ impl Lane for SharedMemoryLane {
         Ok(())
     }
 
-    fn flush(&mut self, sent: &mut dyn FnMut(u64)) -> Result<bool, LaneError> {
+    fn flush(&mut self, sent: Sent<'_>) -> Result<bool, LaneError> {
         let mut moved = false;
         while let Some(frame) = self.waiting.pop_front() {
             if let Some(frame) = self.push(frame, sent)? {

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 
 use gradwire_core::HEADER_BYTES;
 
-use crate::lane::Frame;
+use crate::lane::{Frame, Sent};
 
 /// Frames handed to the system in one call.
 const BATCH_FRAMES: usize = 32;
@@ -46,7 +46,7 @@ impl Outgoing {
     }
 
     /// Writes until the queue is empty or the socket takes no more. True if any byte moved.
-    pub(super) fn flush(&mut self, socket: RawFd, sent: &mut dyn FnMut(u64)) -> io::Result<bool> {
+    pub(super) fn flush(&mut self, socket: RawFd, sent: Sent<'_>) -> io::Result<bool> {
         let mut moved = false;
         while !self.frames.is_empty() {
             let (written, offered) = match self.write_batch(socket) {
@@ -95,7 +95,7 @@ impl Outgoing {
         }
     }
 
-    fn advance(&mut self, written: usize, sent: &mut dyn FnMut(u64)) {
+    fn advance(&mut self, written: usize, sent: Sent<'_>) {
         self.queued_bytes -= written;
         self.taken += written;
         while let Some(bytes) = self.frames.front().map(frame_bytes)
@@ -103,7 +103,7 @@ impl Outgoing {
         {
             self.taken -= bytes;
             if let Some(frame) = self.frames.pop_front() {
-                sent(frame.token);
+                sent(frame.token, frame.payload);
             }
         }
     }

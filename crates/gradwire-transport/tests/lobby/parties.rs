@@ -155,11 +155,11 @@ pub fn exchange(from: &mut dyn Lane, to: &mut dyn Lane, number: u64) {
     let payload_sent = Payload::Owned(payload.clone().into());
     let frame =
         Frame { header: header.encode(), payload: payload_sent, operation: 1, token: number };
-    from.send(frame, &mut |_| {}).unwrap();
+    from.send(frame, &mut |_, _| {}).unwrap();
     let mut inbox = Inbox::default();
     let deadline = Instant::now() + PATIENCE;
     while inbox.0.is_empty() && Instant::now() < deadline {
-        from.flush(&mut |_| {}).unwrap();
+        from.flush(&mut |_, _| {}).unwrap();
         to.receive(&mut inbox).unwrap();
     }
     assert_eq!(inbox.0, [(header, payload)]);

@@ -139,9 +139,9 @@ pub fn transfer(
         while from.ready_to_send()
             && let Some(frame) = frames.next()
         {
-            from.send(frame, &mut |token| tokens.push(token)).unwrap();
+            from.send(frame, &mut |token, _| tokens.push(token)).unwrap();
         }
-        from.flush(&mut |token| tokens.push(token)).unwrap();
+        from.flush(&mut |token, _| tokens.push(token)).unwrap();
         to.receive(checker).unwrap();
     }
     tokens
