@@ -100,12 +100,13 @@ pub(crate) fn shape_ports(lab: &Lab) -> String {
 /// A `tc` line that shapes what leaves a device with a token bucket filter.
 ///
 /// The bucket holds 2 ms of the rate, since the kernel may serve it late by that much on a busy
-/// machine, and whole 64 KiB segments where the rate is high enough for them (smaller ones are cut
-/// by the filter itself). The queue holds 12 ms more, as a switch's does, and never under 256 KiB,
+/// machine, and whole segments of 64 KiB, for which the filter counts the headers of all their
+/// packets, where the rate is high enough for them: those that do not fit it cuts into packets,
+/// which costs the processor time that a network card would save. The queue holds 12 ms more, as a switch's does, and never under 256 KiB,
 /// so that several senders towards one host don't starve each other.
 pub(crate) fn shape(device: &str, rate: Rate) -> String {
     let bytes = rate.bytes_per_second();
-    let smallest_bucket = if rate.bits_per_second() < 50_000_000 { 8 << 10 } else { 64 << 10 };
+    let smallest_bucket = if rate.bits_per_second() < 50_000_000 { 8 << 10 } else { 72 << 10 };
     let bucket = (bytes / 500).max(smallest_bucket);
     let queue = bucket + (bytes * 12 / 1000).max(256 << 10);
     let bits = rate.bits_per_second();
@@ -160,7 +161,7 @@ mod tests {
             shape("eth0", "10gbit".parse().unwrap()),
             "qdisc replace dev eth0 root handle 1: tbf rate 10000000000bit burst 2500000 limit 17500000"
         );
-        assert!(shape("eth0", "100mbit".parse().unwrap()).ends_with("burst 65536 limit 327680"));
+        assert!(shape("eth0", "100mbit".parse().unwrap()).ends_with("burst 73728 limit 335872"));
         assert!(shape("eth0", "1mbit".parse().unwrap()).ends_with("burst 8192 limit 270336"));
     }
 
