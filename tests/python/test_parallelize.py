@@ -498,14 +498,16 @@ def test_members_of_different_kinds_are_not_merged() -> None:
 
 
 def test_sizes_follow_the_link() -> None:
-    gigabit = LinkModel(alpha_s=3e-4, beta_s=8e-9)
-    fast = LinkModel(alpha_s=2e-5, beta_s=1e-10)
+    gigabit = LinkModel(alpha_s=3e-4, beta_s=8e-9, peers=3)
+    fast = LinkModel(alpha_s=2e-5, beta_s=1e-10, peers=3)
     assert gigabit.merged_bytes == pytest.approx(37_500, abs=1)
-    assert gigabit.tile_bytes == 16 << 10
+    assert gigabit.tile_bytes == 32 << 10
     assert gigabit.in_flight_bytes * gigabit.beta_s < 1e-3
     assert fast.tile_bytes == 128 << 10
     assert fast.differs_from(gigabit)
-    assert not gigabit.differs_from(LinkModel(4e-4, 7e-9))
+    assert not gigabit.differs_from(LinkModel(4e-4, 7e-9, 3))
+    alone = LinkModel(3e-4, 8e-9, peers=1)
+    assert gigabit.in_flight_bytes < alone.in_flight_bytes
 
 
 def test_what_is_needed_later_does_not_hold_up_the_forward() -> None:

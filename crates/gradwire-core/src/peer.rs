@@ -137,6 +137,16 @@ impl Peer {
                 order = *self.runnable.keys().min_by_key(|order| order.number)?;
             }
         }
+        self.take(order)
+    }
+
+    /// Takes the most urgent send step out of the queue if its priority is below `priority`.
+    pub fn pick_below(&mut self, priority: u8) -> Option<(u64, StepIndex)> {
+        let first = *self.runnable.keys().next()?;
+        if first.priority < priority { self.take(first) } else { None }
+    }
+
+    fn take(&mut self, order: Order) -> Option<(u64, StepIndex)> {
         let steps = self.runnable.get_mut(&order)?;
         let picked = steps.pop_front();
         if steps.is_empty() {

@@ -4,7 +4,7 @@ use gradwire_schedule::{StepIndex, StepKind};
 
 use crate::core::{Core, OperationId, Outgoing, Source};
 use crate::operation::{MAX_WINDOW, Operation};
-use crate::peer::Control;
+use crate::peer::{Control, Peer};
 use crate::{FrameKind, HEADER_BYTES, Header};
 
 /// Whether the next tile of a send step may go.
@@ -118,11 +118,22 @@ impl Core {
 
     /// The next frame for a peer. Call it when a lane has room, so that the order is decided late.
     pub fn next_send(&mut self, peer: u32) -> Option<Outgoing> {
-        let mut outgoing = self.next_control(peer).or_else(|| self.next_tile(peer))?;
+        let outgoing = self.next_control(peer).or_else(|| self.next_tile(peer, Peer::pick))?;
+        Some(self.with_credit(peer, outgoing))
+    }
+
+    /// The next tile for a peer that belongs to an operation whose priority is below `priority`: for
+    /// a lane that is kept free of others.
+    pub fn next_urgent_send(&mut self, peer: u32, priority: u8) -> Option<Outgoing> {
+        let outgoing = self.next_tile(peer, |peer| peer.pick_below(priority))?;
+        Some(self.with_credit(peer, outgoing))
+    }
+
+    fn with_credit(&mut self, peer: u32, mut outgoing: Outgoing) -> Outgoing {
         let peer = &mut self.peers[peer as usize];
         peer.advertised = peer.consumed;
         outgoing.header.credit = peer.consumed;
-        Some(outgoing)
+        outgoing
     }
 
     fn next_control(&mut self, peer: u32) -> Option<Outgoing> {
@@ -159,9 +170,13 @@ impl Core {
         }
     }
 
-    fn next_tile(&mut self, world: u32) -> Option<Outgoing> {
+    fn next_tile(
+        &mut self,
+        world: u32,
+        pick: impl Fn(&mut Peer) -> Option<(OperationId, StepIndex)>,
+    ) -> Option<Outgoing> {
         loop {
-            let (id, step) = self.peers[world as usize].pick()?;
+            let (id, step) = pick(&mut self.peers[world as usize])?;
             let Some(operation) = self.operations.get_mut(id) else { continue };
             operation.steps[step as usize].queued = false;
             let gate = self.gate(self.operations.get(id).expect("as above"), step);

@@ -18,6 +18,7 @@ use gradwire_reduce::Reduction;
 use gradwire_transport::{Frame, Lane, LaneError, Lobby, LobbyEvent, Payload, Poller, Wire};
 use rustc_hash::FxHashMap;
 
+use crate::communicator::Request;
 use crate::counters::{self, Counters};
 use crate::memory::Memory;
 use crate::trace::{Recorder, Work};
@@ -40,6 +41,10 @@ const EXCUSE: Duration = Duration::from_millis(500);
 
 /// The token of a frame that owns its memory.
 const NO_TOKEN: u64 = u64::MAX;
+
+/// Lanes are used for what is not urgent as long as each has so much of the limit of bytes in
+/// flight: segments of less cost the kernel as much for fewer bytes.
+const SMALLEST_SHARE: usize = 64 << 10;
 
 /// How things stand with a peer.
 #[derive(Debug, Default)]
@@ -65,14 +70,28 @@ struct PeerLanes {
     received: u64,
 }
 
+/// Which lanes over TCP a round asks whether they have or take something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// All of them: whoever waits for the result wants it at once.
+    All,
+    /// Those that the poller has reported: each question is a system call, and the processor is
+    /// wanted elsewhere.
+    Ready,
+}
+
 pub(crate) struct LaneEntry {
     lane: Box<dyn Lane>,
     peer: u32,
+    /// Its number among the peer's lanes, which go round the interfaces.
+    index: u16,
     current: Current,
     /// What its goodbye said: the number of lanes that have one.
     goodbye: Option<u32>,
     goodbye_is_counted: bool,
     failure: Option<LaneError>,
+    /// The wire took no more the last time, and has not been reported writable since.
+    is_full: bool,
     /// What is being received, and until when tiles were sent, where a trace is being recorded.
     arriving: Option<Arriving>,
     sent_until: u64,
@@ -115,6 +134,9 @@ pub(crate) struct Driver {
     bursts: Bursts,
     /// Bytes that may be on their way to a peer; `None` for as many as the wire takes.
     in_flight_bytes: Option<usize>,
+    /// How many interfaces the lanes of a peer go round.
+    interfaces: usize,
+    asking: Asking,
     start: Instant,
 }
 
@@ -146,6 +168,7 @@ impl Driver {
         core: Core,
         lobby: Lobby,
         (rank, world_size): (u32, u32),
+        interfaces: usize,
         counters: Arc<Counters>,
         recorder: Arc<Recorder>,
     ) -> Self {
@@ -170,6 +193,8 @@ impl Driver {
             recorder,
             bursts: Bursts::default(),
             in_flight_bytes: None,
+            interfaces,
+            asking: Asking::All,
             start: Instant::now(),
         }
     }
@@ -236,8 +261,9 @@ impl Driver {
     }
 
     /// One round of everything. True if anything moved.
-    pub fn pass(&mut self, poller: &mut Poller, lobby_has_events: bool) -> bool {
+    pub fn pass(&mut self, poller: &mut Poller, asking: Asking, lobby_has_events: bool) -> bool {
         let now = self.now();
+        self.asking = asking;
         let mut moved = false;
         if lobby_has_events {
             moved |= self.greet(poller);
@@ -260,9 +286,9 @@ impl Driver {
         while let Some(event) = self.lobby.poll() {
             any = true;
             match event {
-                LobbyEvent::Connected { peer, lane, host, .. } => {
+                LobbyEvent::Connected { peer, lane, index, host } => {
                     self.core.set_label(peer, format!("rank {peer} on {host}"));
-                    self.add_lane(peer, lane, poller);
+                    self.add_lane(peer, index, lane, poller);
                 }
                 LobbyEvent::Failed { peer, reason, .. } => {
                     self.peers[peer as usize].connecting = false;
@@ -277,7 +303,7 @@ impl Driver {
         any
     }
 
-    fn add_lane(&mut self, peer: u32, lane: Box<dyn Lane>, poller: &mut Poller) {
+    fn add_lane(&mut self, peer: u32, index: u16, lane: Box<dyn Lane>, poller: &mut Poller) {
         let key = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
             self.lanes.push(None);
             self.lanes.len() - 1
@@ -292,15 +318,19 @@ impl Driver {
         if lanes.keys.is_empty() {
             self.connected.push(peer);
         }
-        lanes.keys.push(key);
+        let after = |other: &usize| self.lanes[*other].as_ref().is_some_and(|it| it.index < index);
+        let place = lanes.keys.partition_point(after);
+        lanes.keys.insert(place, key);
         tracing::debug!(peer, wire = ?lane.wire(), lanes = lanes.keys.len(), "connected");
         self.lanes[key] = Some(LaneEntry {
             lane,
             peer,
+            index,
             current: Current::Nothing,
             goodbye: None,
             goodbye_is_counted: false,
             failure: None,
+            is_full: false,
             arriving: None,
             sent_until: 0,
         });
@@ -318,11 +348,20 @@ impl Driver {
         }
     }
 
+    /// How many of a peer's lanes, counted from the first, carry whatever there is. The others are
+    /// kept free for urgent operations: a limit that leaves little for each lane is not worth
+    /// dividing, but each interface has its lane.
+    fn common_lanes(&self, peer: u32) -> usize {
+        let count = self.peers[peer as usize].keys.len();
+        self.in_flight_bytes
+            .map_or(count, |bytes| (bytes / SMALLEST_SHARE).max(self.interfaces).min(count))
+    }
+
     /// Divides the limit between a peer's lanes.
     fn share_limit(&mut self, peer: u32) {
-        let keys = &self.peers[peer as usize].keys;
-        let share = self.in_flight_bytes.map(|bytes| bytes / keys.len().max(1));
-        for key in keys {
+        let lanes = self.common_lanes(peer).max(1);
+        let share = self.in_flight_bytes.map(|bytes| bytes / lanes);
+        for key in &self.peers[peer as usize].keys {
             let entry = self.lanes[*key].as_mut().expect("a peer's lanes exist");
             if let Err(error) = entry.lane.limit_in_flight(share) {
                 tracing::warn!(peer, %error, "what is in flight can't be limited");
@@ -338,8 +377,8 @@ impl Driver {
     }
 
     fn receive(&mut self, poller: &mut Poller, now: Time) -> bool {
-        let ask_all = self.tcp_lanes <= LANES_ASKED_EACH;
-        if !ask_all {
+        let ask_all = self.asking == Asking::All && self.tcp_lanes <= LANES_ASKED_EACH;
+        if !ask_all && self.asking == Asking::All {
             self.look(poller);
         }
         let mut moved = false;
@@ -391,9 +430,11 @@ impl Driver {
 
     /// Notes what a sleep or a look has found.
     pub fn note_ready(&mut self, ready: &[gradwire_transport::Readiness]) {
-        for ready in ready.iter().filter(|ready| ready.readable) {
+        for ready in ready {
             let key = ready.key as usize;
-            if let Some(Some(entry)) = self.lanes.get_mut(key) {
+            let Some(Some(entry)) = self.lanes.get_mut(key) else { continue };
+            entry.is_full &= !ready.writable;
+            if ready.readable {
                 entry.lane.descriptor_readable();
                 self.readable.push(key);
             }
@@ -427,22 +468,40 @@ impl Driver {
     /// Fills the lanes of a peer in turns, a frame at a time, so that a slow one gets no more than
     /// it takes. True if there may be more for lanes that have room again after a flush.
     fn hand_over(&mut self, peer: u32) -> bool {
-        let mut any = false;
+        let common = self.common_lanes(peer);
+        let mut any = self.hand_over_urgent(peer, common);
         while self.core.has_something_to_send(peer) {
-            let lanes = &self.peers[peer as usize];
-            let count = lanes.keys.len();
-            let free = (0..count).map(|at| (lanes.turn + at) % count).find(|at| {
-                let entry = self.lanes[lanes.keys[*at]].as_ref().expect("a peer's lanes exist");
-                entry.failure.is_none() && entry.lane.ready_to_send()
-            });
+            let turn = self.peers[peer as usize].turn;
+            let free =
+                (0..common).map(|at| (turn + at) % common).find(|at| self.is_free(peer, *at));
             let Some(at) = free else { return any };
-            let key = lanes.keys[at];
+            let key = self.peers[peer as usize].keys[at];
             let Some(outgoing) = self.core.next_send(peer) else { return any };
             self.peers[peer as usize].turn = at + 1;
             self.hand_to(key, outgoing);
             any = true;
         }
         any
+    }
+
+    /// Hands what is urgent to the lanes behind the common ones.
+    fn hand_over_urgent(&mut self, peer: u32, common: usize) -> bool {
+        let mut any = false;
+        let count = self.peers[peer as usize].keys.len();
+        while let Some(at) = (common..count).find(|at| self.is_free(peer, *at)) {
+            let urgent = self.core.next_urgent_send(peer, Request::COLLECTIVE_PRIORITY);
+            let Some(outgoing) = urgent else { break };
+            self.hand_to(self.peers[peer as usize].keys[at], outgoing);
+            any = true;
+        }
+        any
+    }
+
+    /// Whether a lane of a peer takes a frame.
+    fn is_free(&self, peer: u32, at: usize) -> bool {
+        let key = self.peers[peer as usize].keys[at];
+        let entry = self.lanes[key].as_ref().expect("a peer's lanes exist");
+        entry.failure.is_none() && entry.lane.ready_to_send()
     }
 
     fn hand_to(&mut self, key: usize, outgoing: Outgoing) {
@@ -493,7 +552,8 @@ impl Driver {
 
     fn flush(&mut self, key: usize) -> bool {
         let entry = self.lanes[key].as_mut().expect("a peer's lanes exist");
-        if entry.failure.is_some() || !entry.lane.has_unsent() {
+        let waits = self.asking == Asking::Ready && entry.is_full;
+        if waits || entry.failure.is_some() || !entry.lane.has_unsent() {
             return false;
         }
         let moved = entry
@@ -503,6 +563,7 @@ impl Driver {
                 entry.failure = Some(error);
                 false
             });
+        entry.is_full = entry.lane.wire() == Wire::Tcp && entry.lane.has_unsent();
         self.report_sent();
         moved
     }
@@ -631,6 +692,9 @@ impl Driver {
         if lanes.keys.is_empty() {
             self.connected.retain(|peer| *peer != entry.peer);
         }
+        if self.in_flight_bytes.is_some() {
+            self.share_limit(entry.peer);
+        }
         for (token, slot) in self.in_flight.iter_mut().enumerate() {
             if slot.is_some_and(|in_flight| in_flight.lane == key) {
                 *slot = None;
@@ -729,6 +793,7 @@ impl Driver {
 
     /// Pushes out what the lanes still hold. True when nothing is left.
     pub fn drain(&mut self) -> bool {
+        self.asking = Asking::All;
         self.send();
         let mut empty = true;
         for entry in self.lanes.iter_mut().flatten().filter(|entry| entry.failure.is_none()) {
@@ -746,6 +811,7 @@ impl Driver {
             entry.lane.close();
         }
         let now = self.now();
+        self.asking = Asking::All;
         // In shared memory the end of a lane shows on its descriptor alone.
         self.look(poller);
         self.receive(poller, now);

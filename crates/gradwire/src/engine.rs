@@ -16,7 +16,7 @@ use rustc_hash::FxHasher;
 
 use crate::communicator::Group;
 use crate::counters::Counters;
-use crate::driver::{Driver, Start};
+use crate::driver::{Asking, Driver, Start};
 use crate::status::Publisher;
 use crate::trace::{Recorder, Session};
 use crate::wait::{OperationState, Waits};
@@ -152,6 +152,7 @@ impl Engine {
         let arrivals = Arc::new(AtomicBool::new(false));
         let (secret, session) = share_secret(&config, &*store).map_err(failed)?;
         let interfaces = interfaces(&config)?;
+        let interface_count = interfaces.len().max(1);
         let on_event = {
             let (arrivals, waker) = (arrivals.clone(), waker.clone());
             move || {
@@ -189,7 +190,8 @@ impl Engine {
         let counters = Arc::new(Counters::default());
         let recorder = Arc::new(Recorder::default());
         let place = (config.rank, config.world_size);
-        let driver = Driver::new(core, lobby, place, counters.clone(), recorder.clone());
+        let (tally, traces) = (counters.clone(), recorder.clone());
+        let driver = Driver::new(core, lobby, place, interface_count, tally, traces);
         let job = job_of(session);
         let shared = Arc::new(Shared {
             driver: Mutex::new(driver),
@@ -433,7 +435,7 @@ impl Shared {
         let local_ranks = (neighbours + 1).max(self.config.local_world_size as usize);
         let mut spin = Spin::new(local_ranks);
         loop {
-            if self.round(poller) {
+            if self.round(poller, Asking::All) {
                 spin.progress();
                 self.notify_parked();
                 if done() {
@@ -453,13 +455,13 @@ impl Shared {
         }
     }
 
-    fn round(&self, poller: &mut Poller) -> bool {
+    fn round(&self, poller: &mut Poller, asking: Asking) -> bool {
         while self.submitting.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
         let arrivals =
             self.arrivals.load(Ordering::Relaxed) && self.arrivals.swap(false, Ordering::SeqCst);
-        lock(&self.driver).pass(poller, arrivals)
+        lock(&self.driver).pass(poller, asking, arrivals)
     }
 
     fn sleep(&self, poller: &mut Poller, deadline: Option<Instant>) {
@@ -492,7 +494,7 @@ impl Shared {
                         || self.stopping.load(Ordering::SeqCst)
                         || lock(&self.driver).operations_in_flight() == 0
                 };
-                self.round(&mut poller);
+                self.round(&mut poller, Asking::All);
                 if !gives_way() {
                     self.drive_gently(&mut poller, &gives_way);
                 }
@@ -510,7 +512,7 @@ impl Shared {
     /// Drives without spinning: the cores belong to the computation that goes on meanwhile.
     fn drive_gently(&self, poller: &mut Poller, gives_way: &dyn Fn() -> bool) {
         while !gives_way() {
-            if self.round(poller) {
+            if self.round(poller, Asking::Ready) {
                 self.notify_parked();
             } else {
                 self.sleep(poller, None);

@@ -19,6 +19,10 @@ from gradwire.compression.bucket import in_channel
 PATIENCE_S = 5e-4
 """How long an urgent operation may be held up by what is on the wire in front of it."""
 
+MOST_SENDERS = 4
+"""Peers that send to one rank at once, at most: all in a direct exchange among few ranks, a few in
+other schedules."""
+
 SMALLEST_TILE, LARGEST_TILE = 16 << 10, 128 << 10
 """Below, the kernel's work for each piece outweighs what urgent operations gain."""
 
@@ -36,10 +40,13 @@ class LinkModel:
         Seconds that an operation takes without any bytes.
     beta_s
         Seconds for each byte that a rank sends.
+    peers
+        The number of other ranks.
     """
 
     alpha_s: float
     beta_s: float
+    peers: int
 
     @property
     def merged_bytes(self) -> int:
@@ -52,14 +59,18 @@ class LinkModel:
 
     @property
     def in_flight_bytes(self) -> int:
-        """What is on its way to a peer is limited to this: the link's delay and the patience."""
-        bytes_ = (self.alpha_s / 2 + PATIENCE_S) / self.beta_s
+        """What is on its way to a peer is limited to this: the link's delay and the patience.
+
+        What all peers have on its way to one rank shares its link, and so they share the patience.
+        """
+        senders = max(1, min(self.peers, MOST_SENDERS))
+        bytes_ = (self.alpha_s / 2 + PATIENCE_S / senders) / self.beta_s
         return int(min(max(bytes_, 4 * SMALLEST_TILE), 16 << 20))
 
     @property
     def tile_bytes(self) -> int:
         """Operations give way between tiles of this size: a power of two."""
-        wanted = self.in_flight_bytes / 4
+        wanted = self.in_flight_bytes / 2
         tile = SMALLEST_TILE
         while tile * 2 <= min(wanted, LARGEST_TILE):
             tile *= 2
@@ -83,7 +94,7 @@ def measure(group: Any, channel: str) -> LinkModel:
     """
     ranks = group.size()
     if ranks == 1:
-        return LinkModel(1e-5, 1e-10)
+        return LinkModel(1e-5, 1e-10, 0)
     own = []
     with in_channel(channel):
         for bytes_ in _PROBE_BYTES:
@@ -99,4 +110,4 @@ def measure(group: Any, channel: str) -> LinkModel:
         group._reduce_in_place("all_reduce", slowest, dist.ReduceOp.MAX, 0, None).wait()
     small, large = slowest.tolist()
     sent = 2 * (ranks - 1) / ranks * (_PROBE_BYTES[1] - _PROBE_BYTES[0])
-    return LinkModel(small, max(large - small, 1e-6) / sent)
+    return LinkModel(small, max(large - small, 1e-6) / sent, ranks - 1)

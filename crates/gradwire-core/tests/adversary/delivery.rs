@@ -15,7 +15,11 @@ impl Simulation {
         for peer in (0..n).map(|at| (first + at) % n).filter(|peer| *peer != rank) {
             while self.ranks[rank as usize].core.has_something_to_send(peer) {
                 let Some(lane) = self.lane_with_room(rank, peer) else { break };
-                let Some(frame) = self.ranks[rank as usize].core.next_send(peer) else { break };
+                // Some lanes take what is urgent only.
+                let below = u8::from(self.rng.random_bool(0.2));
+                let core = &mut self.ranks[rank as usize].core;
+                let frame = core.next_urgent_send(peer, below).or_else(|| core.next_send(peer));
+                let Some(frame) = frame else { break };
                 self.put_on(lane, frame);
                 any = true;
             }

@@ -63,18 +63,27 @@ fn small_tiles_and_short_queues_change_no_result() {
         (Some(64 << 10), Some(16 << 20)),
         (None, None),
     ];
-    for wire in WIRES {
-        job(3, &[("transport", wire)], |engine, world| {
+    // With three lanes and a short queue two of them carry what is urgent only.
+    for settings in WIRES.map(|wire| [("transport", wire), ("lanes", "3")]) {
+        job(3, &settings, |engine, world| {
             for (tile_bytes, in_flight) in ways {
                 engine.limit_in_flight(in_flight);
-                let mut tensor: Vec<f32> = (0..100_001).map(|index| index as f32).collect();
-                let mut request = Request::new(Collective::AllReduce, DataType::F32, ReduceOp::Sum);
-                request.output = vec![Memory::of(&mut tensor)];
-                request.tile_bytes = tile_bytes;
-                // SAFETY: the tensor outlives the wait.
-                unsafe { world.submit(request).unwrap() }.wait(None).unwrap();
-                let expected = |index: usize| 3.0 * index as f32;
-                assert!((0..tensor.len()).all(|index| tensor[index] == expected(index)));
+                let mut tensors = [100_001, 7_001]
+                    .map(|count| (0..count).map(|index| index as f32).collect::<Vec<f32>>());
+                let running = [200, 0].into_iter().zip(&mut tensors).map(|(priority, tensor)| {
+                    let mut request =
+                        Request::new(Collective::AllReduce, DataType::F32, ReduceOp::Sum);
+                    request.output = vec![Memory::of(tensor)];
+                    request.tile_bytes = tile_bytes;
+                    request.priority = priority;
+                    // SAFETY: the tensor outlives the wait.
+                    unsafe { world.submit(request).unwrap() }
+                });
+                running.collect::<Vec<Handle>>().iter().for_each(|it| it.wait(None).unwrap());
+                for tensor in tensors {
+                    let expected = |index: usize| 3.0 * index as f32;
+                    assert!((0..tensor.len()).all(|index| tensor[index] == expected(index)));
+                }
             }
         });
     }
