@@ -8,7 +8,7 @@ use crate::quantize::{self, Dither, E4M3, E5M2};
 use crate::random::Key;
 use crate::scale::{self, BlockScale};
 #[cfg(target_arch = "x86_64")]
-use crate::smooth_grid;
+use crate::shortcut::Shortcut;
 use crate::smoothing::{MAX_BLOCK, smooth, unsmooth};
 use crate::target::{Target, combine};
 
@@ -107,9 +107,9 @@ fn encode_group<const AVX2: bool>(
     workspace: &mut Option<Workspace>,
 ) {
     #[cfg(target_arch = "x86_64")]
-    if AVX2 && smooth_grid::applies(layout, values.len()) {
+    if AVX2 && let Some(shortcut) = Shortcut::of(layout, values.len()) {
         // SAFETY: AVX2 is set only in functions compiled for it.
-        return unsafe { smooth_grid::encode(layout, group, values, wire) };
+        return unsafe { shortcut.encode(layout, group, values, wire) };
     }
     let workspace = workspace.get_or_insert_with(Workspace::new);
     let padded = values.len().next_multiple_of(PADDING);
@@ -151,9 +151,9 @@ fn decode_group<const AVX2: bool>(
     let size = layout.group_elements();
     let count = size.min(layout.elements - group * size);
     #[cfg(target_arch = "x86_64")]
-    if AVX2 && smooth_grid::applies(layout, count) {
+    if AVX2 && let Some(shortcut) = Shortcut::of(layout, count) {
         // SAFETY: AVX2 is set only in functions compiled for it.
-        return unsafe { smooth_grid::decode(layout, group, wire, target, start) };
+        return unsafe { shortcut.decode(layout, group, wire, target, start) };
     }
     let workspace = workspace.get_or_insert_with(Workspace::new);
     let padded = count.next_multiple_of(PADDING);

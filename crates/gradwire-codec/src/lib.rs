@@ -100,7 +100,11 @@ mod quantize;
 mod random;
 mod scale;
 #[cfg(target_arch = "x86_64")]
-mod smooth_grid;
+mod shortcut;
+#[cfg(target_arch = "x86_64")]
+mod smooth_groups;
+#[cfg(target_arch = "x86_64")]
+mod smooth_integers;
 mod smoothing;
 mod target;
 

@@ -267,6 +267,7 @@ pub(crate) mod avx2 {
 
     use super::LEVELS;
     use crate::grid::BUCKETS;
+    use crate::smoothing::avx2::Vectors;
 
     /// 32 values times `inverse`, rounded to nearest even and saturated to 8 bits, in order.
     #[inline]
@@ -304,11 +305,24 @@ pub(crate) mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(super) fn to_integers(values: &[f32; 32], inverse: f32, limit: i8, codes: &mut [u8; 32]) {
+        store(codes, integer_codes(round(values, inverse), limit));
+    }
+
+    /// The integer codes of 32 rounded values.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn integer_codes(rounded: __m256i, limit: i8) -> __m256i {
         let (least, most) = (_mm256_set1_epi8(-limit), _mm256_set1_epi8(limit));
-        let clamped = _mm256_min_epi8(_mm256_max_epi8(round(values, inverse), least), most);
+        let clamped = _mm256_min_epi8(_mm256_max_epi8(rounded, least), most);
         // One more than the limit is the offset; for 8 bits it wraps to −128, as it should.
-        let offset = _mm256_set1_epi8(limit.wrapping_add(1));
-        store(codes, _mm256_add_epi8(clamped, offset));
+        _mm256_add_epi8(clamped, _mm256_set1_epi8(limit.wrapping_add(1)))
+    }
+
+    /// The values of 32 integer codes of less than 8 bits.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn integer_values(codes: __m256i, limit: i8, step: f32) -> Vectors {
+        values(_mm256_sub_epi8(codes, _mm256_set1_epi8(limit + 1)), step)
     }
 
     #[inline]
@@ -347,10 +361,16 @@ pub(crate) mod avx2 {
     /// The values of 32 grid codes, all below 16.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(crate) fn grid_values(codes: __m256i, step: f32) -> (__m256, __m256, __m256, __m256) {
+    pub(crate) fn grid_values(codes: __m256i, step: f32) -> Vectors {
         // SAFETY: the table has 16 bytes.
         let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
-        let levels = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+        values(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes), step)
+    }
+
+    /// 32 signed bytes times `step`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn values(levels: __m256i, step: f32) -> Vectors {
         let (low, high) = (_mm256_castsi256_si128(levels), _mm256_extracti128_si256::<1>(levels));
         (
             eight_values(low, step),

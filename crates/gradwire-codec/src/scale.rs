@@ -7,7 +7,7 @@ use crate::layout::{Layout, SUPER_GROUP};
 /// reciprocal is infinite, and decode to NaN.
 pub(crate) const STEP_FLOOR: f32 = 1e-30;
 /// The bf16 that marks a block with a NaN or an infinity: all of it decodes to NaN.
-const BF16_NAN: u16 = 0x7fc0;
+pub(crate) const BF16_NAN: u16 = 0x7fc0;
 const BF16_MAX: u16 = 0x7f7f;
 /// Bits of the least magnitude that is not finite.
 pub(crate) const INFINITE: u32 = 0x7f80_0000;

@@ -109,16 +109,19 @@ pub(crate) mod avx2 {
         store(hadamard(load(values)), values);
     }
 
-    /// The signs times the factor of a block of 32: what [`super::smooth`] multiplies by.
-    static SIGNED_FACTORS: [f32; 32] = {
-        let mut factors = [1.0f32 / 32.0; 32];
+    /// The signs times the factor of a block: what [`super::smooth`] multiplies by.
+    const fn signed_factors<const LENGTH: usize>() -> [f32; LENGTH] {
+        let mut factors = [1.0 / LENGTH as f32; LENGTH];
         let mut index = 0;
-        while index < 32 {
+        while index < LENGTH {
             factors[index] = f32::from_bits(factors[index].to_bits() ^ SIGNS[index]);
             index += 1;
         }
         factors
-    };
+    }
+
+    static FACTORS_32: [f32; 32] = signed_factors();
+    static FACTORS_128: [f32; 128] = signed_factors();
 
     /// [`super::smooth`] of one block of 32, left in registers, in an order of its own.
     ///
@@ -130,10 +133,37 @@ pub(crate) mod avx2 {
     #[target_feature(enable = "avx2")]
     pub(crate) fn smooth32(values: &[f32; 32]) -> Vectors {
         let (a, b, c, d) = load(values);
-        let (e, f, g, h) = load(&SIGNED_FACTORS);
+        let (e, f, g, h) = load(&FACTORS_32);
         let (a, b) = (_mm256_mul_ps(a, e), _mm256_mul_ps(b, f));
         let (c, d) = (_mm256_mul_ps(c, g), _mm256_mul_ps(d, h));
-        let (a, b, c, d) = across((a, b, c, d));
+        smooth_within((a, b, c, d))
+    }
+
+    /// [`super::smooth`] of one block of 128, each 32 of it in the order of [`smooth32`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn smooth128(values: &[f32; 128], smoothed: &mut [[f32; 32]; 4]) {
+        let (values, factors) = (values.as_chunks::<8>().0, FACTORS_128.as_chunks::<8>().0);
+        for column in 0..4 {
+            let signed = |row: usize| {
+                let at = 4 * row + column;
+                _mm256_mul_ps(load8(&values[at]), load8(&factors[at]))
+            };
+            let (a, b, c, d) = across((signed(0), signed(1), signed(2), signed(3)));
+            for (row, vector) in smoothed.iter_mut().zip([a, b, c, d]) {
+                store8(vector, &mut row.as_chunks_mut().0[column]);
+            }
+        }
+        for row in smoothed {
+            store(smooth_within(load(row)), row);
+        }
+    }
+
+    /// The stages within 32 elements.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn smooth_within(vectors: Vectors) -> Vectors {
+        let (a, b, c, d) = across(vectors);
         let (a, b) = smooth_pair(a, b);
         let (c, d) = smooth_pair(c, d);
         (a, b, c, d)
@@ -159,10 +189,32 @@ pub(crate) mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(crate) fn unsmooth32(vectors: Vectors) -> Vectors {
+        unsmooth_within(vectors, 0)
+    }
+
+    /// [`super::unsmooth`] of one block of 128, like [`unsmooth32`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn unsmooth128(rows: [Vectors; 4]) -> [Vectors; 4] {
+        let [p, q, r, s] = rows;
+        let (a, b) = (across((p.0, q.0, r.0, s.0)), across((p.1, q.1, r.1, s.1)));
+        let (c, d) = (across((p.2, q.2, r.2, s.2)), across((p.3, q.3, r.3, s.3)));
+        [
+            unsmooth_within((a.0, b.0, c.0, d.0), 0),
+            unsmooth_within((a.1, b.1, c.1, d.1), 1),
+            unsmooth_within((a.2, b.2, c.2, d.2), 2),
+            unsmooth_within((a.3, b.3, c.3, d.3), 3),
+        ]
+    }
+
+    /// The stages within the elements from `32 * row` on, and their signs.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn unsmooth_within(vectors: Vectors, row: usize) -> Vectors {
         let (a, b, c, d) = across(vectors);
         let (a, b) = unsmooth_pair(a, b);
         let (c, d) = unsmooth_pair(c, d);
-        flip_signs((a, b, c, d))
+        flip_signs((a, b, c, d), row)
     }
 
     #[inline]
@@ -211,17 +263,24 @@ pub(crate) mod avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn flip_signs((a, b, c, d): Vectors) -> Vectors {
-        let at: *const f32 = SIGNS.as_ptr().cast();
-        // SAFETY: the table has 512 words, which are bits of a float as well.
-        unsafe {
-            (
-                _mm256_xor_ps(a, _mm256_loadu_ps(at)),
-                _mm256_xor_ps(b, _mm256_loadu_ps(at.add(8))),
-                _mm256_xor_ps(c, _mm256_loadu_ps(at.add(16))),
-                _mm256_xor_ps(d, _mm256_loadu_ps(at.add(24))),
-            )
-        }
+    fn flip_signs((a, b, c, d): Vectors, row: usize) -> Vectors {
+        let signs = SIGNS.as_chunks::<32>().0[row].map(f32::from_bits);
+        let (e, f, g, h) = load(&signs);
+        (_mm256_xor_ps(a, e), _mm256_xor_ps(b, f), _mm256_xor_ps(c, g), _mm256_xor_ps(d, h))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load8(values: &[f32; 8]) -> __m256 {
+        // SAFETY: eight elements, of any alignment.
+        unsafe { _mm256_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store8(vector: __m256, values: &mut [f32; 8]) {
+        // SAFETY: eight elements, of any alignment.
+        unsafe { _mm256_storeu_ps(values.as_mut_ptr(), vector) };
     }
 
     #[inline]
