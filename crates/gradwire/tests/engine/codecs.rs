@@ -93,7 +93,7 @@ fn gathered_pieces_are_the_same_everywhere_and_inputs_stay() {
         let mut request = Request::new(Collective::AllGather, DataType::F32, ReduceOp::Sum);
         request.input = vec![Memory::read_only(&given)];
         request.output = vec![Memory::of(&mut gathered)];
-        request.codec = Some("int6".parse().unwrap());
+        request.codec = Some("int6+no-hadamard".parse().unwrap());
         submit(world, request).unwrap();
         assert_eq!(given, values(world.rank(), 5000));
         let mut highest = gathered.clone();
