@@ -170,11 +170,12 @@ pub(crate) fn decode<const BITS: usize>(
     let fractions = &wire[layout.fractions_start() + group * SUPER_GROUP..][..SUPER_GROUP];
     let payload = &wire[layout.payload_start() + group * SUPER_GROUP * 4 * BITS..];
     let payload = &payload[..SUPER_GROUP * 4 * BITS];
-    deliver(target, start, SUPER_GROUP, |index| {
-        let stored = fractions[index];
+    let mut blocks = payload.chunks_exact(4 * BITS).zip(fractions);
+    deliver(target, start, SUPER_GROUP, |_| {
+        let (payload, &stored) = blocks.next().expect("a fraction and a payload for each block");
         let fraction = if BITS == 4 { f32::from(stored as i8) } else { f32::from(stored) };
         let step = if stored == marker::<BITS>() { f32::NAN } else { fraction * shared };
-        let codes = unpack::<BITS>(&payload[index * 4 * BITS..][..4 * BITS]);
+        let codes = unpack::<BITS>(payload);
         unsmooth32(if BITS == 4 {
             grid_values(codes, step)
         } else {

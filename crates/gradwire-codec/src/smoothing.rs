@@ -120,6 +120,17 @@ pub(crate) mod avx2 {
         factors
     }
 
+    /// Minus zero where a sign is flipped, else zero.
+    static FLIPS: [[f32; 32]; 4] = {
+        let mut flips = [[0.0; 32]; 4];
+        let mut index = 0;
+        while index < 128 {
+            flips[index / 32][index % 32] = f32::from_bits(SIGNS[index]);
+            index += 1;
+        }
+        flips
+    };
+
     static FACTORS_32: [f32; 32] = signed_factors();
     static FACTORS_128: [f32; 128] = signed_factors();
 
@@ -264,8 +275,7 @@ pub(crate) mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn flip_signs((a, b, c, d): Vectors, row: usize) -> Vectors {
-        let signs = SIGNS.as_chunks::<32>().0[row].map(f32::from_bits);
-        let (e, f, g, h) = load(&signs);
+        let (e, f, g, h) = load(&FLIPS[row]);
         (_mm256_xor_ps(a, e), _mm256_xor_ps(b, f), _mm256_xor_ps(c, g), _mm256_xor_ps(d, h))
     }
 

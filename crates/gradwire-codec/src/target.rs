@@ -54,14 +54,14 @@ pub(crate) mod avx2 {
     use crate::smoothing::avx2::{Vectors, load, store};
 
     /// Brings blocks of 32 decoded values to the target, from element `start` of it on, straight
-    /// from registers: `block` decodes the one of a number.
+    /// from registers: `block` decodes the one of a number, in order.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(crate) fn deliver(
         target: &mut Target<'_>,
         start: usize,
         blocks: usize,
-        block: impl Fn(usize) -> Vectors,
+        mut block: impl FnMut(usize) -> Vectors,
     ) {
         let range = start..start + 32 * blocks;
         match target {
