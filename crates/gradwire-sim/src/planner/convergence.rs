@@ -116,8 +116,8 @@ mod tests {
         for (name, admitted) in [("int8", true), ("int4", false), ("one-bit", false)] {
             assert_eq!(strict.admit(&with(name)).is_ok(), admitted, "{name}");
         }
-        let error = strict.admit(&with("one-bit")).expect_err("28 %");
-        assert!(error.contains("28.3 %") && error.contains("0.1 %"), "{error}");
+        let error = strict.admit(&with("one-bit")).expect_err("6.6 %");
+        assert!(error.contains("6.6 %") && error.contains("0.1 %"), "{error}");
         assert!(Convergence { tolerance_pct: 0.5 }.admit(&with("int4")).is_ok());
         let local = Practice { local_steps: 8, ..Practice::default() };
         assert!(strict.admit(&local).expect_err("not known").contains("not been measured"));
