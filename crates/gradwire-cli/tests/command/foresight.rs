@@ -287,10 +287,7 @@ fn plan_refuses_what_cannot_be() {
         (&["gpt3-175b"], &["does not fit", "more devices"]),
         (&["gpt3-1.3b", "--tp", "3", "--ranks", "6"], &["16 heads"]),
         (&["gpt3-1.3b", "--tolerance=-1"], &["--tolerance"]),
-        (
-            &["gpt3-1.3b", "--compress", "one-bit"],
-            &["6.6 %", "the tolerance is 0.1 %", "simulate"],
-        ),
+        (&["gpt3-1.3b", "--compress", "one-bit"], &["6.6 %", "the tolerance is 0.1 %", "simulate"]),
         (&["gpt3-1.3b", "--sweep", "straggler=1,2"], &["plan sweeps nic"]),
     ];
     for (arguments, reasons) in cases {
