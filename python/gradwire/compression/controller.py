@@ -79,6 +79,7 @@ class Controller:
     def _start_step(self) -> None:
         self._measures: dict[int, TensorMeasure] = {}
         self._local: dict[int, Tensor] = {}
+        self._spread: dict[int, float] = {}
         self._fixed_bytes: dict[int, int] = {}
         self._wire_bytes: dict[int, float] = {}
         self._ready: dict[int, float] = {}
@@ -154,7 +155,7 @@ class Controller:
             if key in self._measures:
                 self._measures[key].square = square
                 difference = self._local[key] - gradient
-                self._measures[key].noise = float(torch.linalg.vector_norm(difference)) ** 2
+                self._spread[key] = float(torch.linalg.vector_norm(difference)) ** 2
         # Of the last step's number: how many are ready by now differs between ranks.
         if self.is_measured and bucket == self._plans % max(1, self._buckets):
             self._check(parameters, gradients)
@@ -178,7 +179,9 @@ class Controller:
         predicted = 0.0
         for at in compressed:
             measure, codec = self._measures[keys[at]], self.codec(parameters[at])
-            predicted += _added_error(measure, codec, self._group.size(), gradients[at])
+            square = float(torch.linalg.vector_norm(gradients[at])) ** 2
+            encoded = _encoded_square(square, self._spread[keys[at]], self._group.size())
+            predicted += measure.errors.get(codec, 0.0) * encoded
         self._checked = (true, predicted)
 
     def end_step(self) -> None:
@@ -228,7 +231,7 @@ class Controller:
         own += [self._needed.get(bucket, 0.0) for bucket in buckets]
         for key in keys:
             measure = self._measures[key]
-            own += [measure.noise, *(measure.errors.get(name, 0.0) for name in names)]
+            own += [self._spread[key], *(measure.errors.get(name, 0.0) for name in names)]
         reduced = torch.tensor(own, dtype=torch.float64)
         work = self._group._reduce_in_place("all_reduce", reduced, dist.ReduceOp.AVG, 0, None)
         work.wait()
@@ -241,12 +244,9 @@ class Controller:
         ranks = self._group.size()
         for key in keys:
             measure = self._measures[key]
-            spread = next(means) / max(1, ranks - 1)
-            measure.noise = spread
-            relative = {name: next(means) for name in names}
-            local = measure.square + spread * ranks
+            spread = next(means)
             measure.errors = {
-                name: error * (local / ranks + measure.square) for name, error in relative.items()
+                name: next(means) * _encoded_square(measure.square, spread, ranks) for name in names
             }
         measured = busy / traffic if traffic else 0.0
         self._seconds_per_byte = measured or self._seconds_per_byte
@@ -357,11 +357,19 @@ def _smallest_bits(parameter: Tensor) -> int:
     return EMBEDDING_BITS if rows >= EMBEDDING_ASPECT * columns else 0
 
 
-def _added_error(measure: TensorMeasure, codec: str, ranks: int, gradient: Tensor) -> float:
-    """Return the squared error that a codec is expected to add to a mean gradient.
+def _encoded_square(square: float, spread: float, ranks: int) -> float:
+    """Return the square that a codec's relative error is of, in a mean of gradients.
 
     Each rank's contribution is encoded once, independently, and their mean once more.
+
+    Parameters
+    ----------
+    square
+        Squared norm of the mean gradient.
+    spread
+        Squared distance of one rank's gradient from it.
+    ranks
+        Number of ranks.
     """
-    square = float(torch.linalg.vector_norm(gradient)) ** 2
-    local = square + measure.noise * ranks / max(1, ranks - 1)
-    return measure.errors.get(codec, 0.0) * (local / ranks + square)
+    local = square + spread * ranks / max(1, ranks - 1)
+    return local / ranks + square

@@ -1,9 +1,13 @@
 """Which codec for which tensor: pure arithmetic on what was measured.
 
 The plan minimises the communication that stays exposed, subject to a budget of error. Error is
-counted as the optimizer sees it: each tensor's squared error over its mean square, so that a small
-gradient counts as much as a large one (Adam divides by the root of the second moment). The budget
-is a part of the gradients' own noise, counted in the same way: training averages over both alike.
+counted as the optimizer sees it: each tensor's squared error over its squared mean gradient, so
+that a small gradient counts as much as a large one (Adam divides by the root of the second moment).
+
+That share is how many more steps training needs. A step gets as far as `|G|^2 / (|G|^2 + noise)`
+of one without noise (McCandlish et al., An Empirical Model of Large-Batch Training, 2018,
+equation 2.6), the mean gradient's expected square is `|G|^2 + noise`, and an error adds to its
+noise. Where noise rules, as in most of training, it is the error over the noise.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ CANDIDATES = (NONE, "bf16", "int8", "int6", "int5", "int4")
 """What the controller chooses among, from the gentlest to the smallest."""
 
 ERROR_PER_TOLERANCE = 4.0
-"""Budget of error over noise, for each unit of loss tolerance.
+"""Budget of error over the squared gradient, for each unit of loss tolerance.
 
-In paired runs of small GPTs 2 % of error over noise (int4) cost about 0.26 % of loss, 0.15 % (int6)
-cost 0.015 %: some 0.13 % of loss for each percent. Half of that room is left unused."""
+In paired runs of small GPTs 2 % (int4) cost about 0.26 % of loss, 0.15 % (int6) cost 0.015 %: some
+0.13 % of loss for each percent. Half of that room is left unused."""
 
 WORTHWHILE = 0.02
 """Compression must save this part of a step, or it is not worth its risk."""
@@ -38,9 +42,7 @@ class TensorMeasure:
     bucket
         Index of the bucket it travels in.
     square
-        Squared norm of the mean gradient.
-    noise
-        Expected squared norm of the mean gradient's noise.
+        Squared norm of the mean gradient, its noise included.
     errors
         For each codec the expected squared norm of what it adds to the mean gradient.
     smallest_bits
@@ -50,7 +52,6 @@ class TensorMeasure:
     elements: int
     bucket: int
     square: float = 0.0
-    noise: float = 0.0
     errors: dict[str, float] = field(default_factory=dict)
     smallest_bits: int = 0
 
@@ -98,7 +99,7 @@ class Plan:
     exposed, exposed_without
         Seconds of communication that computation does not hide, with and without compression.
     error, budget
-        Error over noise, and how much is allowed.
+        Error over the squared gradient, and how much is allowed.
     reason
         Why this one, in words.
     """
@@ -165,18 +166,16 @@ def _ends(
     return ends
 
 
-def weighted_error(tensors: Mapping[int, TensorMeasure], codecs: Mapping[int, str]) -> float:
-    """Return error over noise, both relative to each tensor's mean square."""
-    error = noise = 0.0
-    for key, tensor in tensors.items():
-        scale = tensor.square + tensor.noise
-        if scale > 0:
-            weight = tensor.elements / scale
-            error += weight * tensor.errors.get(codecs[key], 0.0)
-            noise += weight * tensor.noise
-    if error == 0:
+def relative_error(tensors: Mapping[int, TensorMeasure], codecs: Mapping[int, str]) -> float:
+    """Return the squared error over each tensor's squared gradient, a mean over all elements."""
+    known = {key: tensor for key, tensor in tensors.items() if tensor.square > 0}
+    elements = sum(tensor.elements for tensor in known.values())
+    if elements == 0:
         return 0.0
-    return error / noise if noise > 0 else math.inf
+    return sum(
+        tensor.elements / elements * tensor.errors.get(codecs[key], 0.0) / tensor.square
+        for key, tensor in known.items()
+    )
 
 
 def choose(
@@ -217,7 +216,7 @@ def choose(
         for key, tensor in tensors.items():
             durations[tensor.bucket] += costs.seconds(codecs[key], tensor.elements)
         durations = [duration + costs.seconds_per_operation for duration in durations]
-        error = error_factor * weighted_error(tensors, codecs)
+        error = error_factor * relative_error(tensors, codecs)
         return exposed_seconds(ready, durations, needed), error
 
     raw = dict.fromkeys(tensors, NONE)
@@ -238,7 +237,7 @@ def choose(
     enough = [plan for plan in tried if plan.exposed <= least + WORTHWHILE / 2 * step_seconds]
     gentlest = min(enough, key=lambda plan: (plan.error, plan.exposed))
     reason = (
-        f"exposed {exposed_raw:.4f} s -> {gentlest.exposed:.4f} s a step, error over noise "
+        f"exposed {exposed_raw:.4f} s -> {gentlest.exposed:.4f} s a step, relative error "
         f"{gentlest.error:.2e} of {budget:.2e}"
     )
     return Plan(gentlest.codecs, gentlest.exposed, exposed_raw, gentlest.error, budget, reason)
@@ -250,8 +249,7 @@ def _cheapest(
     """Return for each tensor the codec with the least time plus priced error."""
     chosen = {}
     for key, tensor in tensors.items():
-        scale = tensor.square + tensor.noise
-        price = seconds_per_error * tensor.elements / scale if scale > 0 else 0.0
+        price = seconds_per_error * tensor.elements / tensor.square if tensor.square > 0 else 0.0
 
         def cost(codec: str, tensor: TensorMeasure = tensor, price: float = price) -> float:
             seconds = costs.seconds(codec, tensor.elements)
