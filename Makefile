@@ -12,7 +12,7 @@ INSTALL = $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/pytho
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-rust test-python test-c10d bench convergence validate clean
+.PHONY: help setup demo test lint test-rust test-python test-c10d fuzz bench convergence validate clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ test-python: setup ## Run the Python tests and a part of PyTorch's own distribut
 
 test-c10d: setup ## Run PyTorch's whole distributed suite on Gloo and on gradwire (minutes)
 	$(BIN)/python tests/c10d/run_suite.py
+
+fuzz: ## Feed hostile bytes to both wires, a minute each (needs nightly Rust and cargo-fuzz)
+	$(CARGO) +nightly fuzz run tcp_receive -- -max_total_time=60
+	$(CARGO) +nightly fuzz run ring_receive -- -max_total_time=60
 
 bench: setup ## Compare with Gloo, OpenMPI and MPICH; writes docs/benchmarks.md
 	$(INSTALL) --group bench

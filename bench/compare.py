@@ -61,7 +61,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(record.raw(), indent=1) + "\n")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(page.write(record))
+    options.out.write_text(page.write(record, page.written_by_hand(options.out)))
     say(f"wrote {options.out}")
     for target in record.targets():
         say(f"{target.verdict():9} {target.text}: {target.measured}")

@@ -52,8 +52,18 @@ loopback. "gradwire over TCP" is there to tell the wire's share from the backend
 """
 
 
-def write(record: Record) -> str:
-    """Lay out the page."""
+BY_HAND = "<!-- From here on written by hand; make bench leaves it as it is. -->"
+
+
+def written_by_hand(path: Path) -> str:
+    """Return what people have added to the page, its first line included."""
+    text = path.read_text() if path.exists() else ""
+    start = text.find(BY_HAND)
+    return text[start:] if start >= 0 else ""
+
+
+def write(record: Record, kept: str = "") -> str:
+    """Lay out the page, with what people have added at its end."""
     parts = [
         INTRODUCTION.format(rounds=record.rounds, s="" if record.rounds == 1 else "s"),
         machine(record),
@@ -70,7 +80,8 @@ def write(record: Record) -> str:
         parts.append(priority_section(record.priority))
     if record.memory:
         parts.append(memory_section(record.memory))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    parts.append(kept)
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
 def machine(record: Record) -> str:

@@ -350,7 +350,10 @@ def _named(backends: list[str]) -> list[tuple[str, str]]:
 
 def _size(options: argparse.Namespace) -> Size:
     size = QUICK if options.quick else FULL
-    return replace(size, steps=options.steps or size.steps, batch=options.batch or size.batch)
+    steps = options.steps or size.steps
+    # Blocks of one length: the machine drifts, and both kinds of steps must meet all of it.
+    blocks = max(1, steps * size.blocks // size.steps)
+    return replace(size, steps=steps, blocks=blocks, batch=options.batch or size.batch)
 
 
 def _loopback(why: str) -> Network:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import itertools
 import os
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +24,8 @@ from gradwire.compression.planning import exposed_seconds
 from gradwire.parallel.layout import Member, divide, priority
 from gradwire.parallel.link import LinkModel
 from job import join, run
+
+parallelize_module = importlib.import_module("gradwire.parallel.parallelize")
 
 STEPS = 5
 BATCH = 4
@@ -452,6 +456,26 @@ def compressed() -> None:
     assert max(losses.values()) < first / 2, losses
 
 
+def another_link() -> None:
+    """Divide gradients anew when the link has changed, and train on as before."""
+    slow = LinkModel(alpha_s=1e-2, beta_s=1e-9, peers=1)
+    expected = model_of()
+    plain_ddp(expected, adamw(expected), plainly)
+    with mock.patch.multiple(parallelize_module, MEASURED_EVERY=2, measure=lambda *_: slow):
+        model = model_of()
+        optimizer = adamw(model)
+        parallel = gradwire.parallelize(model, optimizer)
+        parallel.link = LinkModel(alpha_s=1e-5, beta_s=1e-9, peers=1)
+        parallel._lay_out(parallel._order)
+        before = len(parallel._buckets)
+        plainly(model, optimizer)
+        assert parallel.link == slow
+        assert len(parallel._buckets) < before, "start-up costs more: larger buckets"
+        parallel.leave()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
 def dead_peer() -> str:
     model = model_of()
     optimizer = adamw(model)
@@ -472,7 +496,7 @@ def dead_peer() -> str:
 
 @pytest.mark.parametrize(
     "scenario",
-    [adopt_and_leave, resume, unused, misuse, other_modules, compiled, compressed],
+    [adopt_and_leave, resume, unused, misuse, other_modules, compiled, compressed, another_link],
     ids=lambda scenario: scenario.__name__,
 )
 def test_with_two_ranks(scenario: Callable[[], None]) -> None:

@@ -44,7 +44,7 @@ def measures(draw: some.DrawFn) -> dict[int, TensorMeasure]:
 def planned(tensors: dict[int, TensorMeasure], gigabits: float, tolerance: float) -> Plan:
     """Return the plan among four ranks with links of so many Gbit/s."""
     codec_seconds = dict.fromkeys(CANDIDATES, (1e-10, 1e-10)) | {NONE: (0.0, 0.0)}
-    costs = Costs(4, 8e-9 / gigabits, 1e-4, codec_seconds, BYTES)
+    costs = Costs(4, 8e-9 / gigabits, codec_seconds, BYTES)
     return choose(tensors, [0.0, 0.1, 0.2], [0.0] * 3, costs, tolerance, STEP)
 
 

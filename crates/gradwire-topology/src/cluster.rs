@@ -86,6 +86,9 @@ pub struct HostKind {
     pub reduce: Rate,
     /// What sending or receiving one frame costs a process.
     pub per_frame: Seconds,
+    /// By how much each byte that a device sends delays its computation: where the processor that
+    /// computes also drives the network. 0 where devices have nothing to do with it.
+    pub delay_per_byte: Seconds,
 }
 
 impl HostKind {

@@ -61,6 +61,7 @@ struct HostsEntry {
     wire: Option<WireEntry>,
     reduce: Option<Rate>,
     per_frame: Option<Seconds>,
+    delay_per_byte: Option<Seconds>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -236,6 +237,7 @@ impl Reader<'_> {
             wire,
             reduce: entry.reduce.unwrap_or(Rate(6e9)),
             per_frame: entry.per_frame.unwrap_or(Seconds(3e-6)),
+            delay_per_byte: entry.delay_per_byte.unwrap_or(Seconds(0.0)),
         })
     }
 

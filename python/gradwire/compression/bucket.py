@@ -86,11 +86,11 @@ class BucketJob:
             for parameter, gradient in zip(content.parameters, content.gradients, strict=True)
         ]
         if state.config.feeds_back:
-            for parameter, gradient, codec in zip(
-                content.parameters, content.gradients, codecs, strict=True
-            ):
-                if codec != NONE:
-                    state.feedback.add(parameter, gradient)
+            for index, codec in enumerate(codecs):
+                parameter, gradient = content.parameters[index], content.gradients[index]
+                had_some = state.feedback.add(parameter, gradient)
+                if had_some and codec == NONE:
+                    self._finish_with([index], lambda: [None])
         for codec, members in itertools.groupby(range(len(codecs)), key=codecs.__getitem__):
             self._start(codec, list(members))
         self._start_packed()
@@ -100,7 +100,7 @@ class BucketJob:
         state = self._state
         if gradient.dtype != torch.float32 or state.step <= state.config.first_step:
             return NONE
-        if parameter.dim() < 2 or parameter.numel() < state.config.smallest:
+        if not state.config.may_compress(parameter):
             return NONE
         if state.controller is not None:
             return state.controller.codec(parameter)
@@ -165,15 +165,18 @@ class BucketJob:
         work = self._group._reduce_with_codec(tensor, "avg", codec, error, self._content.delivery)
         self._works.append(work)
 
-    def _finish_with(self, members: list[int], finisher: Callable[[], list[Tensor]]) -> None:
-        """Note what ends an operation and says what it lost of each member."""
+    def _finish_with(
+        self, members: list[int], finisher: Callable[[], Sequence[Tensor | None]]
+    ) -> None:
+        """Note what ends an operation and says what it lost of each member, `None` for nothing."""
 
         def finish() -> None:
             lost = finisher()
             if not self._state.config.feeds_back:
                 return
             for index, residual in zip(members, lost, strict=True):
-                self._state.feedback.keep(self._content.parameters[index], residual.cpu())
+                kept = None if residual is None else residual.cpu()
+                self._state.feedback.keep(self._content.parameters[index], kept)
                 finite = bool(torch.isfinite(self._content.gradients[index]).all())
                 self._state.feedback.note(finite)
 

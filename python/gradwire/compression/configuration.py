@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from gradwire._native import Codec
 
 QUANTIZED = (
@@ -42,7 +44,12 @@ class CompressionConfig:
         Whether what a codec loses is added to the next gradient. Not given: for codecs that lose
         so much that they need it (`int2`, `sign1`, `top_k`, `random_k`, `power_sgd`).
     smallest
-        Tensors with fewer elements travel uncompressed, like those with one dimension.
+        Tensors with fewer elements travel uncompressed.
+    one_dimensional
+        Whether tensors with one dimension (biases, norms) are compressed too.
+    embedding_bits
+        For `adaptive`: embeddings get no codec with fewer bits. They are known by their modules
+        where the model is (`parallelize`, `ddp_hook(module=...)`), else guessed by their shape.
     density
         For `top_k` and `random_k`: the part of the elements that is sent.
     rank
@@ -62,6 +69,8 @@ class CompressionConfig:
     tolerance: float = 1e-3
     error_feedback: bool | None = None
     smallest: int = 2048
+    one_dimensional: bool = False
+    embedding_bits: int = 8
     density: float = 0.01
     rank: int = 4
     first_step: int = 0
@@ -76,10 +85,19 @@ class CompressionConfig:
             raise ValueError(f"density must be above 0 and at most 1, got {self.density}")
         if self.tolerance <= 0:
             raise ValueError(f"tolerance must be above 0, got {self.tolerance}")
+        if self.one_dimensional and self.codec == "power_sgd":
+            raise ValueError("power_sgd is for matrices; it can't do one_dimensional tensors")
+        if not 0 <= self.embedding_bits <= 32:
+            raise ValueError(f"embedding_bits must be from 0 to 32, got {self.embedding_bits}")
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
         if not 0 <= self.residual_decay <= 1:
             raise ValueError(f"residual_decay must be from 0 to 1, got {self.residual_decay}")
+
+    def may_compress(self, parameter: Tensor) -> bool:
+        """Return whether a parameter's gradient is large enough, and of the right shape."""
+        least_dimensions = 1 if self.one_dimensional else 2
+        return parameter.dim() >= least_dimensions and parameter.numel() >= self.smallest
 
     @property
     def feeds_back(self) -> bool:

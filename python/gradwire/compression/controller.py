@@ -2,7 +2,7 @@
 
 Everything it decides from is reduced over the ranks first, or is a reduced gradient, which is the
 same on all of them: so all ranks switch on the same step. `planning.py` has the arithmetic,
-`measuring.py` what is measured of gradients and codecs.
+`measuring.py` what is measured of gradients and codecs, `watching.py` what calls for another plan.
 """
 
 from __future__ import annotations
@@ -19,11 +19,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwire.compression.configuration import CompressionConfig
 from gradwire.compression.measuring import CodecMeter
-from gradwire.compression.planning import CANDIDATES, NONE, Costs, Plan, TensorMeasure, choose
+from gradwire.compression.planning import (
+    CANDIDATES,
+    NONE,
+    WORTHWHILE,
+    Costs,
+    Plan,
+    TensorMeasure,
+    choose,
+)
+from gradwire.compression.watching import GradientWatch, LinkWatch, Vote
 
 _log = logging.getLogger("gradwire.compression")
 
@@ -33,16 +42,12 @@ FIRST_PLAN = 4
 INTERVALS = (10, 20, 50)
 """Steps to the next plan; the last one again and again. Early on gradients change fast."""
 
-JUMP = 10.0
-"""A gradient so many times larger than usual is an alarm."""
-
 ALARM_STEPS = 10
 """Steps without compression after an alarm."""
 
 EMBEDDING_ASPECT = 8
-"""A matrix with so many times more rows than columns is taken for an embedding."""
-
-EMBEDDING_BITS = 8
+"""Where the model is not known, a matrix with so many times more rows than columns is taken for an
+embedding."""
 
 
 class Controller:
@@ -66,11 +71,17 @@ class Controller:
         self._plans = 0
         self._plan: Plan | None = None
         self._alarm_until = 0
-        self._usual_norm = 0.0
+        self._gradients = GradientWatch()
+        self._link = LinkWatch()
+        self._vote = Vote(group)
+        self._residuals_grow = False
         self._error_factor = 1.0
+        self._measured_errors: dict[int, float] = {}
         self._seconds_per_byte = 0.0
         self._keys: dict[int, int] = {}
         self._shapes: list[tuple[int, ...]] = []
+        self._names: dict[int, str] = {}
+        self._embeddings: set[int] | None = None
         self._buckets = 0
         self._began = 0.0
         self._recent: deque[float] = deque(maxlen=9)  # Pauses between steps must not count.
@@ -91,10 +102,14 @@ class Controller:
 
     # ------------------------------------------------------------- the hook's side
 
-    def know(self, parameters: Sequence[Tensor]) -> None:
-        """Give parameters their numbers, in an order that is the same on all ranks."""
-        for parameter in parameters:
-            self._key(parameter)
+    def know(self, module: nn.Module) -> None:
+        """Learn the model's parameters, which are the same on all ranks, and which embed."""
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                self._names[self._key(parameter)] = name
+        kinds = (nn.Embedding, nn.EmbeddingBag)
+        embeddings = (child for child in module.modules() if isinstance(child, kinds))
+        self._embeddings = {self._key(embedding.weight) for embedding in embeddings}
 
     @property
     def is_measured(self) -> bool:
@@ -112,6 +127,8 @@ class Controller:
     ) -> None:
         """Look at a bucket's local gradients before they are reduced."""
         now = time.perf_counter()
+        if not self._ready:
+            self._vote.ask(self._link.has_changed, self._residuals_grow)
         fixed = 0
         for parameter, gradient in zip(parameters, gradients, strict=True):
             key = self._key(parameter)
@@ -119,7 +136,7 @@ class Controller:
                 fixed += gradient.nbytes
             elif self.is_measured:
                 measure = TensorMeasure(gradient.numel(), bucket)
-                measure.smallest_bits = _smallest_bits(parameter)
+                measure.smallest_bits = self._smallest_bits(parameter)
                 measure.errors = self._meter.relative_errors(gradient)
                 self._measures[key] = measure
                 self._local[key] = gradient.clone()
@@ -174,24 +191,33 @@ class Controller:
         exact = torch.cat([self._local[keys[at]] for at in compressed])
         work = self._group._reduce_in_place("all_reduce", exact, dist.ReduceOp.AVG, 0, None)
         work._outcome()
-        got = torch.cat([gradients[at] for at in compressed])
-        true = float(torch.linalg.vector_norm(got - exact)) ** 2
-        predicted = 0.0
-        for at in compressed:
-            measure, codec = self._measures[keys[at]], self.codec(parameters[at])
+        true = predicted = 0.0
+        pieces = exact.split([gradients[at].numel() for at in compressed])
+        for at, piece in zip(compressed, pieces, strict=True):
+            key, codec = keys[at], self.codec(parameters[at])
+            error = float(torch.linalg.vector_norm(gradients[at] - piece)) ** 2
             square = float(torch.linalg.vector_norm(gradients[at])) ** 2
-            encoded = _encoded_square(square, self._spread[keys[at]], self._group.size())
-            predicted += measure.errors.get(codec, 0.0) * encoded
+            encoded = _encoded_square(square, self._spread[key], self._group.size())
+            true += error
+            predicted += self._measures[key].errors.get(codec, 0.0) * encoded
+            if square > 0:
+                self._measured_errors[key] = error / square
         self._checked = (true, predicted)
 
-    def end_step(self) -> None:
-        """All buckets of the step are reduced: look at it as a whole, and perhaps plan."""
+    def end_step(self, residual_norm: float = 0.0) -> None:
+        """All buckets of the step are reduced: look at it as a whole, and perhaps plan.
+
+        Parameters
+        ----------
+        residual_norm
+            Of all that this rank has kept back by now.
+        """
         now = time.perf_counter()
         if self._began:
             self._recent.append(now - self._began)
         self._began = now
         if self._ready:
-            self._watch()
+            self._watch(residual_norm)
             if self.is_measured and self._measures and self._finite and self._recent:
                 self._make_plan(statistics.median(self._recent))
             elif self.is_measured:
@@ -202,20 +228,31 @@ class Controller:
 
     # ------------------------------------------------------------- watching
 
-    def _watch(self) -> None:
-        """Raise precision at once when gradients are not what they used to be."""
+    def _watch(self, residual_norm: float) -> None:
+        """Raise precision at once when gradients surprise, and plan anew when the link does."""
         # Summed in the same order on all ranks: they must come to the same conclusion.
         square = sum(self._squares[bucket] for bucket in sorted(self._squares))
-        norm = math.sqrt(square) if self._finite else math.inf
-        jumped = self._usual_norm > 0 and norm > JUMP * self._usual_norm
-        if jumped or not self._finite:
-            what = f"gradient norm {norm:.3g}, usually {self._usual_norm:.3g}"
+        alarm = self._gradients.alarm(math.sqrt(square) if self._finite else math.inf)
+        link_changed, residuals_grow = self._vote.outcome() or (False, False)
+        if alarm is None and residuals_grow and self._step >= self._alarm_until:
+            alarm = "more is kept back for error feedback than a usual gradient has"
+        if alarm is not None:
             self._alarm_until = self._step + 1 + ALARM_STEPS
             self._planned_step = self._alarm_until
-            _log.warning("step %d: %s; no compression for %d steps", self._step, what, ALARM_STEPS)
-        if self._finite:
-            weight = 0.1 if self._usual_norm else 1.0
-            self._usual_norm += weight * (norm - self._usual_norm)
+            _log.warning("step %d: %s; no compression for %d steps", self._step, alarm, ALARM_STEPS)
+        elif link_changed and not self.is_measured and self._step >= self._alarm_until:
+            self._planned_step = self._step + 1
+            _log.info("step %d: the link has changed; the next step is measured", self._step)
+        if alarm is not None or link_changed or self.is_measured:
+            self._link.restart()
+        else:
+            self._note_link()
+        self._residuals_grow = self._gradients.is_too_much(residual_norm)
+
+    def _note_link(self) -> None:
+        busy, traffic = self._busy_seconds(), self._traffic()
+        if self._recent and traffic and busy > WORTHWHILE * statistics.median(self._recent):
+            self._link.note(busy / traffic)
 
     # ------------------------------------------------------------- planning
 
@@ -255,7 +292,6 @@ class Controller:
         costs = Costs(
             ranks,
             self._seconds_per_byte,
-            0.0,
             {NONE: (0.0, 0.0), **codec_seconds},
             self._meter.bytes_per_element,
         )
@@ -296,7 +332,11 @@ class Controller:
     # ------------------------------------------------------------- what it says
 
     def table(self) -> str:
-        """Return what was chosen for which tensor, and why."""
+        """Return what was chosen for which tensor, and why.
+
+        For each tensor: how much time its codec spares the wire, what error it was expected to add
+        (over the squared gradient), and what it did add when it last travelled uncompressed too.
+        """
         plan = self._plan
         if plan is None:
             return f"no plan before step {FIRST_PLAN}; gradients travel uncompressed"
@@ -304,11 +344,16 @@ class Controller:
         lines = [
             f"plan {self._plans}: {plan.reason}",
             f"link {link:.2f} Gbit/s a rank, errors {self._error_factor:.2f} times those predicted",
-            f"{'tensor':<24}{'elements':>12}  codec",
+            f"{'tensor':<40}{'shape':>14}  codec  saves ms  predicted     error",
         ]
         for key, codec in sorted(plan.codecs.items()):
             shape = "x".join(map(str, self._shapes[key]))
-            lines.append(f"{shape:<24}{math.prod(self._shapes[key]):>12}  {codec}")
+            saved, predicted = plan.saved.get(key, 0.0), plan.errors.get(key, 0.0)
+            error = self._measured_errors.get(key)
+            measured = "" if error is None or codec == NONE else f"{error:10.1e}"
+            name = self._names.get(key, f"parameter {key}")
+            choice = f"{codec:<5}{1e3 * saved:>10.2f}{predicted:>11.1e}{measured}"
+            lines.append(f"{name:<40}{shape:>14}  {choice}")
         return "\n".join(lines)
 
     def state_dict(self) -> dict[str, Any]:
@@ -319,7 +364,7 @@ class Controller:
             "plans": self._plans,
             "plan": None if self._plan is None else asdict(self._plan),
             "alarm_until": self._alarm_until,
-            "usual_norm": self._usual_norm,
+            "usual_norm": self._gradients.usual_norm,
             "error_factor": self._error_factor,
             "shapes": self._shapes,
         }
@@ -331,7 +376,7 @@ class Controller:
         self._plans = state["plans"]
         self._plan = None if state["plan"] is None else Plan(**state["plan"])
         self._alarm_until = state["alarm_until"]
-        self._usual_norm = state["usual_norm"]
+        self._gradients.usual_norm = state["usual_norm"]
         self._error_factor = state["error_factor"]
 
     # ------------------------------------------------------------- tensors
@@ -345,16 +390,16 @@ class Controller:
         return key
 
     def _may_be_compressed(self, parameter: Tensor, gradient: Tensor) -> bool:
-        return (
-            gradient.dtype == torch.float32
-            and parameter.dim() > 1
-            and parameter.numel() >= self._config.smallest
-        )
+        return gradient.dtype == torch.float32 and self._config.may_compress(parameter)
 
-
-def _smallest_bits(parameter: Tensor) -> int:
-    rows, columns = parameter.shape[0], parameter.shape[1:].numel()
-    return EMBEDDING_BITS if rows >= EMBEDDING_ASPECT * columns else 0
+    def _smallest_bits(self, parameter: Tensor) -> int:
+        """Return how many bits a parameter needs at least."""
+        if self._embeddings is not None:
+            embeds = self._key(parameter) in self._embeddings
+        else:
+            rows, columns = parameter.shape[0], parameter.shape[1:].numel()
+            embeds = parameter.dim() > 1 and rows >= EMBEDDING_ASPECT * columns
+        return self._config.embedding_bits if embeds else 0
 
 
 def _encoded_square(square: float, spread: float, ranks: int) -> float:

@@ -70,26 +70,36 @@ class ErrorFeedback:
     def __init__(self, decay: float = 1.0) -> None:
         self._decay = decay
         self._kept: dict[int, _Residual] = {}
-        self._next: dict[int, _Residual] = {}
+        self._next: dict[int, _Residual | None] = {}
+        self._squares: dict[int, float] = {}
         self._all_finite = True
         self._scale = 1.0
         self._named: dict[str, _Residual] = {}
 
-    def add(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Add a parameter's residual to its gradient (float32, contiguous)."""
+    def add(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Add a parameter's residual to its gradient (float32, contiguous); true if it has one."""
         kept = self._kept.get(id(parameter))
         if kept is None:
-            return
+            return False
         if gradient.is_cpu:
             kept.add_to(gradient)
         else:
             gradient.add_(kept.values().to(gradient.device))
+        return True
 
-    def keep(self, parameter: Tensor, residual: Tensor) -> None:
-        """Note what this step lost of a parameter's gradient; the tensor may be overwritten."""
+    def keep(self, parameter: Tensor, residual: Tensor | None) -> None:
+        """Note what this step lost of a parameter's gradient; the tensor may be overwritten.
+
+        `None` if it lost nothing, and gave what was kept before.
+        """
+        if residual is None:
+            self._next[id(parameter)] = None
+            self._squares[id(parameter)] = 0.0
+            return
         if self._decay != 1.0:
             residual.mul_(self._decay)
         self._next[id(parameter)] = _Residual(residual)
+        self._squares[id(parameter)] = float(torch.linalg.vector_norm(residual)) ** 2
 
     def note(self, finite: bool) -> None:
         """Note whether a reduced gradient of this step is finite; the same on all ranks."""
@@ -99,7 +109,11 @@ class ErrorFeedback:
         """Take the step's residuals over, unless it met an infinity; true if it did not."""
         finite = self._all_finite
         if finite:
-            self._kept.update(self._next)
+            for key, residual in self._next.items():
+                if residual is None:
+                    self._kept.pop(key, None)
+                else:
+                    self._kept[key] = residual
         self._next.clear()
         self._all_finite = True
         if loss_scale is not None and loss_scale != self._scale:
@@ -116,11 +130,11 @@ class ErrorFeedback:
         """Forget all residuals."""
         self._kept.clear()
         self._next.clear()
+        self._squares.clear()
 
     def norm(self) -> float:
-        """Return the norm of all residuals together."""
-        squares = (float(kept.values().square().sum()) for kept in self._kept.values())
-        return sum(squares) ** 0.5
+        """Return the norm of all residuals together, as the last steps left them."""
+        return sum(self._squares.values()) ** 0.5
 
     def adopt(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Give parameters the residuals that were loaded under their names."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.futures import Future
 
 from gradwire.collectives import Delivery
@@ -60,7 +60,11 @@ def _finish(
 
 
 def ddp_hook(
-    config: str | CompressionConfig = "adaptive", *, group: Any = None, **changes: Any
+    config: str | CompressionConfig = "adaptive",
+    *,
+    group: Any = None,
+    module: nn.Module | None = None,
+    **changes: Any,
 ) -> tuple[CompressionState, Callable[[CompressionState, dist.GradBucket], Future[Tensor]]]:
     """Return state and hook for `ddp.register_comm_hook(*ddp_hook(...))`.
 
@@ -70,6 +74,8 @@ def ddp_hook(
         The name of a codec, `adaptive`, or a `CompressionConfig`.
     group
         DDP's process group; the default group if not given.
+    module
+        The model: so that `adaptive` knows embeddings, and its table has the parameters' names.
     changes
         Fields of the `CompressionConfig` that differ from `config`'s.
 
@@ -83,4 +89,7 @@ def ddp_hook(
     >>> ddp.register_comm_hook(*gradwire.ddp_hook("adaptive"))
     >>> ddp.register_comm_hook(*gradwire.ddp_hook("top_k", density=0.01))
     """
-    return CompressionState(as_config(config, **changes), group), _hook
+    state = CompressionState(as_config(config, **changes), group)
+    if module is not None:
+        state.know(module)
+    return state, _hook

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 NONE = "none"
 CANDIDATES = (NONE, "bf16", "int8", "int6", "int5", "int4")
@@ -65,9 +65,8 @@ class Costs:
     ranks
         Number of ranks.
     seconds_per_byte
-        Of the wire, for each rank's own traffic.
-    seconds_per_operation
-        From start to end without any bytes.
+        Of the wire, for each rank's own traffic; what operations cost without any bytes is spread
+        over them.
     codec_seconds
         For each codec: seconds to encode an element, and to decode one.
     bytes_per_element
@@ -76,7 +75,6 @@ class Costs:
 
     ranks: int
     seconds_per_byte: float
-    seconds_per_operation: float
     codec_seconds: Mapping[str, tuple[float, float]]
     bytes_per_element: Mapping[str, float]
 
@@ -102,6 +100,9 @@ class Plan:
         Error over the squared gradient, and how much is allowed.
     reason
         Why this one, in words.
+    saved, errors
+        Why for each tensor: seconds that its codec spares the wire, and its error over its squared
+        gradient.
     """
 
     codecs: dict[int, str]
@@ -110,6 +111,8 @@ class Plan:
     error: float
     budget: float
     reason: str
+    saved: dict[int, float] = field(default_factory=dict)
+    errors: dict[int, float] = field(default_factory=dict)
 
 
 def exposed_seconds(
@@ -215,7 +218,6 @@ def choose(
         durations = list(fixed)
         for key, tensor in tensors.items():
             durations[tensor.bucket] += costs.seconds(codecs[key], tensor.elements)
-        durations = [duration + costs.seconds_per_operation for duration in durations]
         error = error_factor * relative_error(tensors, codecs)
         return exposed_seconds(ready, durations, needed), error
 
@@ -240,7 +242,12 @@ def choose(
         f"exposed {exposed_raw:.4f} s -> {gentlest.exposed:.4f} s a step, relative error "
         f"{gentlest.error:.2e} of {budget:.2e}"
     )
-    return Plan(gentlest.codecs, gentlest.exposed, exposed_raw, gentlest.error, budget, reason)
+    saved, errors = {}, {}
+    for key, tensor in tensors.items():
+        codec = gentlest.codecs[key]
+        saved[key] = costs.seconds(NONE, tensor.elements) - costs.seconds(codec, tensor.elements)
+        errors[key] = error_factor * relative_error({key: tensor}, gentlest.codecs)
+    return replace(gentlest, reason=reason, saved=saved, errors=errors)
 
 
 def _cheapest(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from gradwire.compression.bucket import BucketContent, BucketJob
 from gradwire.compression.configuration import CompressionConfig
@@ -48,7 +48,7 @@ class CompressionState:
         self._open_buckets = 0
         self._done = threading.Condition(self._lock)
         self._loaded: dict[str, Any] | None = None
-        self._known: list[Tensor] = []
+        self._module: nn.Module | None = None
 
     # ------------------------------------------------------------- what the user may ask
 
@@ -96,9 +96,9 @@ class CompressionState:
 
     # ------------------------------------------------------------- buckets
 
-    def know(self, parameters: Sequence[Tensor]) -> None:
-        """Say which parameters there are, in an order that is the same on all ranks."""
-        self._known = list(parameters)
+    def know(self, module: nn.Module) -> None:
+        """Say which model it is, before its first step."""
+        self._module = module
 
     @property
     def finishes_together(self) -> bool:
@@ -119,7 +119,8 @@ class CompressionState:
             check_float32("gradient", self.config.codec, *content.gradients)
         if self.config.codec == "adaptive" and self.controller is None:
             self.controller = Controller(self.config, group)
-            self.controller.know(self._known)
+            if self._module is not None:
+                self.controller.know(self._module)
             if self._loaded is not None:
                 self.controller.load_state_dict(self._loaded)
         job = BucketJob(self, group, content)
@@ -140,7 +141,7 @@ class CompressionState:
         if config.residual_reset and self.step % config.residual_reset == 0:
             self.feedback.clear()
         if self.controller is not None:
-            self.controller.end_step()
+            self.controller.end_step(self.feedback.norm())
 
     def _wait_for_buckets(self) -> None:
         with self._lock:

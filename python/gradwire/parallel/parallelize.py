@@ -80,7 +80,7 @@ class Parallel:
         self._names, self._parameters = _trainable(module)
         _check_fresh(module)
         _check_known(optimizer, self._names, self._parameters)
-        self.compression.know(self._parameters)
+        self.compression.know(module)
         self._broadcast_state()
         self._buffers = [local(buffer) for buffer in module.buffers()] if broadcast_buffers else []
         self.link: LinkModel = measure(self._backend, self._channel)

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use gradwire_sim::planner::{Convergence, Limits, Plan, Wish, plan};
+use gradwire_sim::step::Job;
 use serde_json::{Value, json};
 
 use super::setting::{LayoutArgs, Setting, usage};
@@ -61,7 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn made(args: &Args, setting: &Setting) -> anyhow::Result<(Wish, Plan)> {
     let cluster = setting.cluster()?;
     let model = setting.model()?;
-    let calibration = setting.calibration(&cluster)?;
+    let mut calibration = setting.calibration(&cluster)?;
     let devices = setting.devices(&cluster);
     let batch = setting.batch(&model, devices);
     let tokens = args.tokens.unwrap_or(20.0 * model.parameters());
@@ -78,8 +79,17 @@ fn made(args: &Args, setting: &Setting) -> anyhow::Result<(Wish, Plan)> {
     } else {
         None
     };
-    let mut practice = setting.framework.practice();
+    let mut practice = setting.practice();
     args.layout.adjust(&mut practice).map_err(|error| usage("plan", error))?;
+    if setting.step_seconds.is_some() {
+        let Some(layout) = layout else {
+            let text = "--step-seconds is of one layout; give that (--tp, --pp, --zero, ...)";
+            return Err(usage("plan", text).into());
+        };
+        let job = Job { model: model.clone(), layout, practice: practice.clone() };
+        let paced = setting.keep_pace(&job, &cluster, &mut calibration);
+        paced.map_err(|error| usage("plan", error))?;
+    }
     let wish = Wish {
         devices,
         batch,
@@ -144,6 +154,7 @@ fn print(wish: &Wish, plan: &Plan) {
         100.0 * best.report.communication_share,
         best.steps
     );
+    println!("{}", show::error_band(&wish.model, &best.layout, &best.practice));
     if best.practice.compression.is_some() {
         println!("{EXTRAPOLATED}");
     }

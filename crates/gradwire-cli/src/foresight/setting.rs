@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gradwire_sim::step::{
-    Attention, Calibration, Carrier, Layout, PipelineOrder, Practice, Recompute, Transformer,
+    Attention, Calibration, Carrier, Job, Layout, PipelineOrder, Practice, Recompute, Transformer,
 };
 use gradwire_sim::validation::NcclLog;
 use gradwire_topology::{Cluster, Rate};
@@ -39,9 +39,16 @@ pub struct Setting {
     /// `calibration`.
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
+    /// Seconds of a step without communication, if you have measured it: computation is made as
+    /// fast as that.
+    #[arg(long, value_name = "SECONDS")]
+    pub step_seconds: Option<f64>,
     /// How the framework runs a step.
     #[arg(long, value_enum, default_value_t = Framework::Today)]
     pub framework: Framework,
+    /// Bits of an element of a gradient, instead of the framework's: 16 or 32.
+    #[arg(long, value_name = "BITS", value_parser = ["16", "32"])]
+    pub gradient_bits: Option<String>,
 }
 
 /// A framework's practice.
@@ -55,8 +62,10 @@ pub enum Framework {
     Megatron2021,
     /// DeepSpeed's ZeRO 3 of 2021.
     Deepspeed2021,
-    /// gradwire between hosts.
+    /// gradwire between hosts: `gradwire.parallelize`, or ZeRO.
     Gradwire,
+    /// PyTorch's DDP on gradwire, gradients in 32 bits.
+    GradwireDdp,
 }
 
 impl Framework {
@@ -64,14 +73,38 @@ impl Framework {
     pub fn practice(self) -> Practice {
         match self {
             Framework::Today => Practice::default(),
-            Framework::Ddp => Practice {
-                gradient_bytes: 4.0,
-                bucket_bytes: 25.0 * 1024.0 * 1024.0,
-                ..Practice::default()
-            },
+            Framework::Ddp => Practice::ddp(),
+            Framework::GradwireDdp => Practice::gradwire_ddp(),
             Framework::Megatron2021 => Practice::megatron_2021(),
             Framework::Deepspeed2021 => Practice::deepspeed_2021(),
-            Framework::Gradwire => Practice { carrier: Carrier::Gradwire, ..Practice::default() },
+            Framework::Gradwire => Practice::parallelize(),
+        }
+    }
+}
+
+impl Setting {
+    /// How a step is run.
+    pub fn practice(&self) -> Practice {
+        let mut practice = self.framework.practice();
+        if let Some(bits) = &self.gradient_bits {
+            practice.gradient_bytes = if bits == "16" { 2.0 } else { 4.0 };
+        }
+        practice
+    }
+
+    /// Changes the constants so that computing a step takes as long as was measured.
+    pub fn keep_pace(
+        &self,
+        job: &Job,
+        cluster: &Cluster,
+        calibration: &mut Calibration,
+    ) -> Result<(), String> {
+        match self.step_seconds {
+            None => Ok(()),
+            Some(seconds) if seconds > 0.0 && seconds.is_finite() => {
+                calibration.keep_pace(job, cluster, seconds)
+            }
+            Some(seconds) => Err(format!("--step-seconds {seconds} must be above 0")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports as text and JSON.
 
-use gradwire_sim::step::{Job, Layout, Report};
+use gradwire_sim::step::{Carrier, Job, Layout, Practice, Report, Transformer};
 use serde_json::{Value, json};
 
 use super::conditions::Effect;
@@ -19,9 +19,31 @@ pub struct Shown<'a> {
     pub null_s: f64,
 }
 
+/// What there are no measurements of to hold the prediction against, if so.
+fn unseen(model: &Transformer, layout: &Layout, practice: &Practice) -> Option<&'static str> {
+    if model.experts.is_some() {
+        Some("mixtures of experts")
+    } else if layout.context > 1 {
+        Some("context parallelism")
+    } else if practice.carrier == Carrier::Gradwire {
+        Some("gradwire between hosts, outside of the lab")
+    } else {
+        None
+    }
+}
+
+/// How far off a step's time may be, and where that is known from.
+pub fn error_band(model: &Transformer, layout: &Layout, practice: &Practice) -> String {
+    match unseen(model, layout, practice) {
+        None => format!("error band +-{ERROR_BAND_PCT:.0} % (docs/validation.md)"),
+        Some(what) => format!("error band unknown: there are no measurements of {what}"),
+    }
+}
+
 impl Shown<'_> {
     /// One JSON object.
     pub fn json(&self) -> Value {
+        let seen = unseen(&self.job.model, &self.job.layout, &self.job.practice).is_none();
         json!({
             "model": self.job.model.name,
             "parameters": self.job.model.parameters(),
@@ -32,7 +54,7 @@ impl Shown<'_> {
             "report": self.report,
             "conditions": self.effect,
             "null_step_s": self.null_s,
-            "error_band_pct": ERROR_BAND_PCT,
+            "error_band_pct": seen.then_some(ERROR_BAND_PCT),
         })
     }
 
@@ -68,7 +90,8 @@ impl Shown<'_> {
     fn print_rest(&self) {
         let report = self.report;
         println!(
-            "\nerror band +-{ERROR_BAND_PCT:.0} % (docs/validation.md); null model (every device at half its peak) {:.4} s",
+            "\n{}; null model (every device at half its peak) {:.4} s",
+            error_band(&self.job.model, &self.job.layout, &self.job.practice),
             self.null_s
         );
         println!(

@@ -99,17 +99,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn job(args: &Args, setting: &Setting) -> Result<(Job, Cluster, Calibration), Failure> {
     let cluster = setting.cluster()?;
     let model = setting.model()?;
-    let calibration = setting.calibration(&cluster)?;
+    let mut calibration = setting.calibration(&cluster)?;
     let devices = setting.devices(&cluster);
     let batch = setting.batch(&model, devices);
-    let mut practice = setting.framework.practice();
+    let mut practice = setting.practice();
     args.layout.adjust(&mut practice).map_err(|error| usage("simulate", error))?;
     let layout = if args.layout.is_given() || devices == 1 {
         args.layout.layout(devices, batch).map_err(|error| usage("simulate", error))?
     } else {
         best_layout(&model, devices, batch, &practice, &cluster, &calibration)?
     };
-    Ok((Job { model, layout, practice }, cluster, calibration))
+    let job = Job { model, layout, practice };
+    let paced = setting.keep_pace(&job, &cluster, &mut calibration);
+    paced.map_err(|error| usage("simulate", error))?;
+    Ok((job, cluster, calibration))
 }
 
 fn best_layout(

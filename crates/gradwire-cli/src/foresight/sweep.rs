@@ -158,7 +158,8 @@ fn draw(key: &str, names: &[&str], plotted: &[usize], rows: &[Row]) -> String {
 
 /// Shows how far a long search is, on a terminal only.
 pub fn progress(what: &str, done: usize, all: usize) {
-    if std::io::stderr().is_terminal() && (done.is_multiple_of(50) || done == all) {
+    let counts = all <= 100 || done.is_multiple_of(50) || done == all;
+    if std::io::stderr().is_terminal() && counts {
         eprint!("\r{what}: {done} of {all}");
         if done == all {
             eprintln!();

@@ -153,6 +153,31 @@ fn simulate_says_where_a_step_goes() {
 }
 
 #[test]
+fn simulate_takes_a_measured_step_and_hides_what_the_framework_hides() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model.toml");
+    let lab = cluster("lab-200mbit.toml");
+    let step = |framework: &str, more: &[&str]| -> Value {
+        let given = ["simulate", "--cluster", &lab, "--model", model.to_str().unwrap()];
+        let layout =
+            ["--zero", "0", "--batch", "128", "--micro-batch", "32", "--recompute", "none"];
+        let measured = ["--step-seconds", "5", "--gradient-bits", "32", "--json"];
+        let framework = ["--framework", framework];
+        json(&[&given[..], &layout, &measured, &framework, more].concat())["report"].clone()
+    };
+    let number = |report: &Value, name: &str| report[name].as_f64().unwrap();
+    let ddp = step("gradwire-ddp", &[]);
+    let computing = number(&ddp, "compute_s") + number(&ddp, "optimizer_s");
+    assert!((computing - 5.0).abs() < 1e-6, "{ddp}");
+    // 42.5 MB of gradients, 1.5 times that over 200 Mbit/s: 2.6 s, most of them under 3.3 s of backward.
+    let share = |report: &Value| number(report, "communication_share");
+    let parallelized = step("gradwire", &[]);
+    assert!(0.0 < share(&parallelized) && share(&parallelized) < share(&ddp), "{parallelized}");
+    let slow = step("gradwire", &["--nic", "20mbit"]);
+    let compressed = step("gradwire", &["--nic", "20mbit", "--compress", "int4"]);
+    assert!(share(&compressed) < share(&slow) / 2.0, "{compressed}");
+}
+
+#[test]
 fn simulate_writes_a_timeline_and_sweeps() {
     let file = written("sweeps.toml", SMALL);
     let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("step.json");
@@ -212,6 +237,7 @@ fn simulate_refuses_what_cannot_be() {
         (with("gpt3-1.3b", &["--tp", "1", "--compress", "zip"]), &["`zip`", "int8"]),
         (with("gpt3-1.3b", &["--sweep", "colour=red"]), &["is no sweep", "nic="]),
         (with("gpt3-1.3b", &["--straggler", "0.5"]), &["must be at least 1"]),
+        (with("gpt3-1.3b", &["--tp", "1", "--step-seconds", "0"]), &["must be above 0"]),
         (with("gpt3-175b", &[]), &["does not fit", "GB a device", "more devices"]),
     ] {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -321,7 +347,7 @@ fn validate_refuses_tables_that_it_cannot_read() {
 fn validate_judges_every_table_and_writes_the_page() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     let document = json(&["validate", "--json", "--write", directory.to_str().unwrap()]);
-    assert_eq!(keys(&document), ["calibration", "networks", "sections", "zero3_slope"]);
+    assert_eq!(keys(&document), ["calibration", "lab", "networks", "sections", "zero3_slope"]);
     assert_eq!(keys(&document["calibration"]), ["efficiency", "fabric"]);
     let sections = document["sections"].as_array().unwrap();
     for section in sections {

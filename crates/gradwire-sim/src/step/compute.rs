@@ -25,6 +25,13 @@ pub struct Efficiency {
     pub launch: f64,
     /// Seconds that the device needs to begin and end a kernel.
     pub kernel: f64,
+    /// How many times as long everything takes as the above says: 1, unless a step was measured.
+    #[serde(default = "as_it_says")]
+    pub pace: f64,
+}
+
+fn as_it_says() -> f64 {
+    1.0
 }
 
 impl Default for Efficiency {
@@ -38,6 +45,7 @@ impl Default for Efficiency {
             memory: 0.825,
             launch: 20e-6,
             kernel: 2.6e-6,
+            pace: as_it_says(),
         }
     }
 }

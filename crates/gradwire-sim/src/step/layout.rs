@@ -273,8 +273,13 @@ pub struct Practice {
     pub fused_accumulation: bool,
     /// Whether each rank of a tensor group sends only its part to the next stage.
     pub scatter_gather: bool,
+    /// Whether all-reduced gradients that are not there by the end of the backward pass travel under
+    /// the next forward pass, each needed by its own layer only (ZeRO has parameters do that).
+    pub overlap_next_forward: bool,
     /// Bytes of gradients that are fused.
     pub bucket_bytes: f64,
+    /// Bytes of the first gradients that are fused, those of the last layers.
+    pub first_bucket_bytes: f64,
     /// Steps between two exchanges of gradients (1 is every step; more are local updates).
     pub local_steps: u32,
     /// How gradients are compressed between hosts.
@@ -310,7 +315,9 @@ impl Default for Practice {
             overlap_weights: true,
             fused_accumulation: true,
             scatter_gather: true,
+            overlap_next_forward: false,
             bucket_bytes: 40e6 * 2.0,
+            first_bucket_bytes: 40e6 * 2.0,
             local_steps: 1,
             compression: None,
             carrier: Carrier::Nccl,
@@ -318,7 +325,53 @@ impl Default for Practice {
     }
 }
 
+/// PyTorch's first bucket and the others, `DistributedDataParallel`'s defaults.
+const DDP_BUCKETS: (f64, f64) = (1_048_576.0, 25.0 * 1_048_576.0);
+/// As far as `gradwire.parallelize` merges small gradients.
+const MERGED: f64 = 4.0 * 1_048_576.0;
+/// Most buckets that are told apart.
+const MOST_BUCKETS: f64 = 4096.0;
+
 impl Practice {
+    /// Bytes of each bucket, in the order in which gradients become ready.
+    pub fn buckets(&self, bytes: f64) -> Vec<f64> {
+        let full = self.bucket_bytes.max(bytes / MOST_BUCKETS);
+        let first = self.first_bucket_bytes.min(full).min(bytes);
+        let mut left = bytes - first;
+        let mut buckets = vec![first];
+        while left > 0.0 {
+            buckets.push(left.min(full));
+            left -= full;
+        }
+        buckets
+    }
+
+    /// PyTorch's DDP over NCCL, gradients in 32 bits.
+    pub fn ddp() -> Self {
+        Self {
+            gradient_bytes: 4.0,
+            first_bucket_bytes: DDP_BUCKETS.0,
+            bucket_bytes: DDP_BUCKETS.1,
+            ..Self::default()
+        }
+    }
+
+    /// PyTorch's DDP on gradwire.
+    pub fn gradwire_ddp() -> Self {
+        Self { carrier: Carrier::Gradwire, ..Self::ddp() }
+    }
+
+    /// `gradwire.parallelize`.
+    pub fn parallelize() -> Self {
+        Self {
+            carrier: Carrier::Gradwire,
+            overlap_next_forward: true,
+            first_bucket_bytes: MERGED,
+            bucket_bytes: MERGED,
+            ..Self::default()
+        }
+    }
+
     /// Megatron-LM as it was in 2021, and Megatron-DeepSpeed: unfused attention, gradients
     /// exchanged after the last backward pass.
     pub fn megatron_2021() -> Self {
@@ -345,6 +398,26 @@ impl Practice {
             overlap_parameters: true,
             carrier: Carrier::PerParameter,
             ..Self::megatron_2021()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn buckets_hold_all_bytes_in_as_few_as_can_be(
+            bytes in 1f64..1e12, bucket_bytes in 1e3f64..1e9, first_bucket_bytes in 1e3f64..1e9,
+        ) {
+            let practice = Practice { bucket_bytes, first_bucket_bytes, ..Practice::default() };
+            let buckets = practice.buckets(bytes);
+            let all: f64 = buckets.iter().sum();
+            prop_assert!((all - bytes).abs() <= 1e-9 * bytes);
+            prop_assert!(buckets.iter().all(|it| *it > 0.0));
+            prop_assert!(buckets.len() as f64 <= (bytes / bucket_bytes).min(MOST_BUCKETS) + 2.0);
         }
     }
 }

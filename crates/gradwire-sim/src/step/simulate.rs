@@ -9,7 +9,7 @@ use super::layer::{LayerWork, embedding_work, output_work};
 use super::layout::{Carrier, Layout, PipelineOrder, Practice, Recompute};
 use super::memory::{Memory, held_parameters};
 use super::model::Transformer;
-use super::overlap::{Outcome, Series, prefetched};
+use super::overlap::{Awaited, Outcome, Series, prefetched};
 use super::pipeline::{ChunkTimes, Pipeline, Run};
 use super::report::{Communication, Report};
 
@@ -21,6 +21,19 @@ pub struct Calibration {
     pub efficiency: Efficiency,
     /// Of links.
     pub fabric: Fabric,
+}
+
+impl Calibration {
+    /// Changes the pace so that a step of `job` without communication takes so many seconds.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    pub fn keep_pace(&mut self, job: &Job, cluster: &Cluster, seconds: f64) -> Result<(), String> {
+        let report = simulate(job, cluster, self)?;
+        let computing = report.compute_s + report.bubble_s + report.optimizer_s;
+        self.efficiency.pace *= seconds / computing;
+        Ok(())
+    }
 }
 
 /// A model that is trained in a certain way.
@@ -93,7 +106,7 @@ impl<'a> Step<'a> {
         let host = host + extra * efficiency.launch;
         // The host runs ahead under long kernels and falls behind under short ones: near parity
         // each waits for the other now and then.
-        (device.powi(4) + host.powi(4)).powf(0.25)
+        efficiency.pace * (device.powi(4) + host.powi(4)).powf(0.25)
     }
 
     /// Bytes of the activations of one microbatch on one device, before tensor parallelism.
@@ -319,16 +332,40 @@ impl<'a> Step<'a> {
             let total = seconds(bytes);
             return Outcome { total, exposed: total, slowdown: 0.0 };
         }
-        let count = (bytes / practice.bucket_bytes).ceil().clamp(1.0, 4096.0);
-        let last: f64 = pipeline.times[0].iter().map(|it| it.backward + it.weights).sum();
+        let stage = &pipeline.times[0];
+        let forward: f64 = stage.iter().map(|it| it.forward).sum();
+        let mut ready = 0.0;
+        let collectives = practice.buckets(bytes).into_iter().map(|size| {
+            ready += size / bytes;
+            Awaited { ready, seconds: seconds(size) }
+        });
+        let collectives: Vec<Awaited> = collectives.collect();
+        let alone: f64 = collectives.iter().map(|it| it.seconds).sum();
+        let sent = self.shrunk() * self.copied_bytes();
+        let delay = sent * self.cluster.host().delay_per_byte.0;
         Series {
-            window: last,
-            count,
-            each: seconds(bytes / count),
-            interference: self.calibration.fabric.interference,
-            charge: self.charge(),
+            window: stage.iter().map(|it| it.backward + it.weights).sum(),
+            after: if practice.overlap_next_forward && halves == 2.0 { forward } else { 0.0 },
+            collectives,
+            interference: self.interference(),
+            charge: self.charge() + if alone > 0.0 { delay / alone } else { 0.0 },
         }
         .play()
+    }
+
+    /// Share of its bytes that a codec leaves of a gradient.
+    fn shrunk(&self) -> f64 {
+        let practice = &self.job.practice;
+        practice.compression.as_ref().map_or(1.0, |it| it.bits / (8.0 * practice.gradient_bytes))
+    }
+
+    /// How much longer a collective takes while the device computes: NCCL's kernels share it.
+    /// gradwire's bytes are moved by processors.
+    fn interference(&self) -> f64 {
+        match self.job.practice.carrier {
+            Carrier::Gradwire => 1.0,
+            _ => self.calibration.fabric.interference,
+        }
     }
 
     /// Share of computation that a collective takes while it runs: its kernels sit on
@@ -367,7 +404,7 @@ impl<'a> Step<'a> {
         let passes = &pipeline.times[0];
         let forward: f64 = passes.iter().map(|it| it.forward).sum::<f64>() / layers;
         let backward: f64 = passes.iter().map(|it| it.backward + it.weights).sum::<f64>() / layers;
-        let interference = self.calibration.fabric.interference;
+        let interference = self.interference();
         let hidden =
             |compute: f64| if self.job.practice.overlap_parameters { compute } else { 0.0 };
         let play = |compute: f64, each: f64| {
@@ -389,7 +426,7 @@ impl<'a> Step<'a> {
         let copies = f64::from(self.layout.data * self.layout.context);
         let own = if self.layout.zero > 0 { held / copies } else { held };
         let rate = self.device.bandwidth.0 * self.calibration.efficiency.memory;
-        self.job.practice.optimizer_bytes * own / rate
+        self.calibration.efficiency.pace * self.job.practice.optimizer_bytes * own / rate
     }
 
     /// Where input and output embedding share weights but not devices, their gradients are added.
@@ -516,13 +553,7 @@ impl<'a> Step<'a> {
         let group = self.copies();
         let n = f64::from(group.ranks.max(2));
         let halves = data.bytes / ((n - 1.0) / n);
-        let shrunk = self
-            .job
-            .practice
-            .compression
-            .as_ref()
-            .map_or(1.0, |it| it.bits / (8.0 * self.job.practice.gradient_bytes));
-        let exchanged = self.network.network_bytes(&group, halves, 1.0, shrunk);
+        let exchanged = self.network.network_bytes(&group, halves, 1.0, self.shrunk());
         let host = self.cluster.host();
         let stride = self.layout.tensor * self.layout.context * self.layout.data;
         let handed = if stride >= host.devices && self.layout.pipeline > 1 {

@@ -73,6 +73,7 @@ pub fn efficiency(
             memory: memory.min(1.0),
             launch,
             kernel,
+            ..Efficiency::default()
         }
     };
     let loss = |logs: &[f64]| {

@@ -5,11 +5,13 @@
 //! published bandwidths between nodes; everything else is judged and never fitted to.
 
 pub mod calibrate;
+mod lab;
 mod nccl_log;
 pub mod networks;
 mod run;
 pub mod score;
 pub mod tables;
 
+pub use lab::{AllReduce, Lab, Training};
 pub use nccl_log::NcclLog;
 pub use run::{Role, Section, Validation, validate};

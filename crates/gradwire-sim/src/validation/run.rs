@@ -7,6 +7,7 @@ use gradwire_topology::Cluster;
 use serde::Serialize;
 
 use super::calibrate::calibrate;
+use super::lab::{self, Lab};
 use super::networks::{self, NetworkRow};
 use super::score::{Point, Score, score};
 use super::tables::{Measured, Tables, with_rate};
@@ -52,6 +53,8 @@ pub struct Validation {
     pub zero3_slope: Vec<(f64, f64)>,
     /// GPT-3 175B on 1,024 devices over networks.
     pub networks: Vec<NetworkRow>,
+    /// What was measured in the lab.
+    pub lab: Lab,
 }
 
 /// Rounds of the fit.
@@ -93,7 +96,7 @@ pub fn validate(tables: &Tables) -> Result<Validation, String> {
     add("Selective recomputation, Table 5", "selective", Role::Judged, &rows, &calibration)?;
     let zero3_slope = zero3_slope(&calibration)?;
     let networks = networks::networks(&calibration)?;
-    Ok(Validation { calibration, sections, zero3_slope, networks })
+    Ok(Validation { calibration, sections, zero3_slope, networks, lab: lab::lab()? })
 }
 
 /// The null model gives every device of a table the same rate: the one that suits the table best.
@@ -239,6 +242,7 @@ impl Validation {
             let _ = writeln!(page, "| {gigabits:.0} | {rate:.1} |");
         }
         page.push_str(&networks::section(&self.networks));
+        page.push_str(&lab::section(&self.lab));
     }
 
     /// The plots: name of the file and its text.
@@ -262,7 +266,8 @@ impl Validation {
             (format!("{}.svg", section.key), plot(&axes, &series))
         };
         let networks = ("networks.svg".to_owned(), networks::plot(&self.networks));
-        self.sections.iter().map(draw).chain([networks]).collect()
+        let lab = ("lab.svg".to_owned(), lab::plot(&self.lab));
+        self.sections.iter().map(draw).chain([networks, lab]).collect()
     }
 }
 
