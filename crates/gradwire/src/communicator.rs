@@ -57,8 +57,8 @@ pub struct Request {
     /// Tiles of operations with a lower number overtake those with a higher one, on every wire; the
     /// oldest operation still gets its share. Each rank decides for itself.
     pub priority: u8,
-    /// Bytes of a tile, a multiple of 64 up to the engine's `tile_bytes`, which it is if `None`.
-    /// Small tiles let urgent operations overtake sooner. The same on all ranks.
+    /// Bytes of a tile on the wire, a multiple of 64 up to the engine's `tile_bytes`, which it is
+    /// if `None`. Small tiles let urgent operations overtake sooner. The same on all ranks.
     pub tile_bytes: Option<u32>,
     /// Algorithm; chosen by size and ranks if `None`. The same on all ranks.
     pub algorithm: Option<Algorithm>,
@@ -522,7 +522,8 @@ impl Group {
     ) -> Result<Arc<Plan>, Error> {
         let lengths = |pieces: &[Memory]| pieces.iter().map(|piece| piece.bytes).collect();
         let descriptor = self.descriptor(request, input, output);
-        let tile_bytes = request.tile_bytes.unwrap_or(self.engine.config.tile_bytes);
+        let most = self.engine.config.tile_bytes;
+        let tile_bytes = tile_in_memory(request.codec, request.tile_bytes.unwrap_or(most), most);
         let (input, output) = (lengths(input), lengths(output));
         let key = PlanKey { descriptor, input, output, tile_bytes };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
@@ -612,6 +613,18 @@ impl Group {
     }
 }
 
+/// Bytes in memory, at most `most`, of a tile of which a codec leaves up to `wire_bytes`: a message
+/// costs the same whatever is in it, but what is encoded at once delays its first byte.
+fn tile_in_memory(codec: Option<Codec>, wire_bytes: u32, most: u32) -> u32 {
+    let Some(codec) = codec else { return wire_bytes };
+    let fits = |bytes: u32| codec.encoded_bytes(bytes as usize / 4) <= wire_bytes as usize;
+    let sizes = (1..=most / WHOLE_BYTES).rev().map(|wholes| wholes * WHOLE_BYTES);
+    sizes.take_while(|bytes| *bytes > wire_bytes).find(|bytes| fits(*bytes)).unwrap_or(wire_bytes)
+}
+
+/// A multiple of what any codec treats as one.
+const WHOLE_BYTES: u32 = 16 << 10;
+
 /// Whether a codec can do what is asked for.
 fn check_codec(request: &Request) -> Result<(), Error> {
     let Some(codec) = request.codec else {
@@ -685,5 +698,28 @@ fn point_to_point(rank: u32, from: u32, to: u32) -> Program {
         let mut program = ProgramBuilder::new(rank, 0, 1);
         program.push(StepKind::Receive { from, destination: chunk(Buffer::Output) });
         program.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoded_tiles_fill_a_message() {
+        const MOST: u32 = 128 << 10;
+        assert_eq!(tile_in_memory(None, 32 << 10, MOST), 32 << 10);
+        for (name, wire, expected) in [
+            ("bf16", 32 << 10, 64 << 10),
+            ("int8", 32 << 10, 112 << 10),
+            ("int4", 32 << 10, MOST),
+            ("int4", 64 << 10, MOST),
+            ("int4", MOST, MOST),
+            ("int4", 64, 64),
+        ] {
+            let codec: Codec = name.parse().unwrap();
+            let bytes = tile_in_memory(Some(codec), wire, MOST);
+            assert_eq!(bytes, expected, "{name} in {wire}");
+        }
     }
 }

@@ -68,9 +68,11 @@ pub struct EngineConfig {
     pub algorithm: Option<Algorithm>,
     /// Bytes of a tile (`GRADWIRE_TILE_BYTES`), the same on all ranks.
     pub tile_bytes: u32,
-    /// Tiles of a step that may be unacknowledged (`GRADWIRE_WINDOW_TILES`), same on all ranks.
+    /// Tiles of a step that may be unacknowledged (`GRADWIRE_WINDOW_TILES`), same on all ranks; 0
+    /// for the default.
     pub window_tiles: u32,
-    /// Congestion control of TCP (`GRADWIRE_CONGESTION_CONTROL`), the system's by default.
+    /// Congestion control of TCP (`GRADWIRE_CONGESTION_CONTROL`); by default the system's, and
+    /// `cubic` within a host.
     pub congestion_control: Option<String>,
     /// Bytes of a TCP socket's buffers (`GRADWIRE_SOCKET_BUFFER_BYTES`), the system's by default.
     pub socket_buffer_bytes: Option<usize>,
@@ -99,7 +101,7 @@ impl Default for EngineConfig {
             lanes: 0,
             algorithm: None,
             tile_bytes: 128 << 10,
-            window_tiles: 16,
+            window_tiles: 0,
             congestion_control: None,
             socket_buffer_bytes: None,
             shared_memory_bytes: 1 << 20,
@@ -111,7 +113,26 @@ impl Default for EngineConfig {
     }
 }
 
+/// Tiles under way in each receive step, unless all ranks share a host.
+const WINDOW_TILES: u32 = 16;
+/// Tiles that a rank has under way over TCP within a host: the kernel's copies of more would push
+/// each other out of the cache.
+const CACHED_TILES: u32 = 4;
+
 impl EngineConfig {
+    /// Tiles of a step that may be unacknowledged.
+    pub fn window(&self) -> u32 {
+        let peers = self.world_size.saturating_sub(1).max(1);
+        let one_host = self.local_world_size >= self.world_size;
+        match self.window_tiles {
+            0 if one_host && self.transport == TransportChoice::Tcp => {
+                (CACHED_TILES / peers).max(2)
+            }
+            0 => WINDOW_TILES,
+            given => given,
+        }
+    }
+
     /// The defaults, overridden by the environment's `GRADWIRE_*` and `LOCAL_WORLD_SIZE`.
     pub fn from_env() -> Result<Self, Error> {
         let mut config = EngineConfig::default();
@@ -161,7 +182,7 @@ impl EngineConfig {
                 self.tile_bytes
             ));
         }
-        if !(1..=64).contains(&self.window_tiles) {
+        if !(1..=64).contains(&self.window()) {
             return fail(format!("window_tiles is {}, must be 1 to 64", self.window_tiles));
         }
         if self.shared_memory_bytes < 2 * self.tile_bytes as usize {

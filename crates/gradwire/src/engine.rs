@@ -183,7 +183,7 @@ impl Engine {
         let core = Core::new(Config {
             rank: config.rank,
             world_size: config.world_size,
-            window_tiles: config.window_tiles,
+            window_tiles: config.window(),
             silence: config.silence,
             ..Config::default()
         });

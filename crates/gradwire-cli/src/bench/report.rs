@@ -95,7 +95,7 @@ impl<'a> Report<'a> {
             transport,
             algorithm,
             tile_bytes: config.tile_bytes,
-            window_tiles: config.window_tiles,
+            window_tiles: config.window(),
             rows: Vec::new(),
             csv: None,
         }
