@@ -334,6 +334,9 @@ impl<'a> Step<'a> {
         }
         let stage = &pipeline.times[0];
         let forward: f64 = stage.iter().map(|it| it.forward).sum();
+        // The last layer waits for its gradients before it computes.
+        let layers = f64::from(self.job.model.layers / self.layout.pipeline).max(1.0);
+        let hides = forward * (1.0 - 1.0 / layers);
         let mut ready = 0.0;
         let collectives = practice.buckets(bytes).into_iter().map(|size| {
             ready += size / bytes;
@@ -345,7 +348,7 @@ impl<'a> Step<'a> {
         let delay = sent * self.cluster.host().delay_per_byte.0;
         Series {
             window: stage.iter().map(|it| it.backward + it.weights).sum(),
-            after: if practice.overlap_next_forward && halves == 2.0 { forward } else { 0.0 },
+            after: if practice.overlap_next_forward && halves == 2.0 { hides } else { 0.0 },
             collectives,
             interference: self.interference(),
             charge: self.charge() + if alone > 0.0 { delay / alone } else { 0.0 },
