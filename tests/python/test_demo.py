@@ -410,6 +410,8 @@ class TestWhole:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Where the tests run in the background, the interrupt would be inherited as ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         events = tmp_path / "runs" / "gloo" / "rank1.jsonl"
         deadline = time.monotonic() + 240
