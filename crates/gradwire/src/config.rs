@@ -275,3 +275,25 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("status", |config, value| put(&mut config.status, status(value))),
     ("timeout_s", |config, value| put(&mut config.timeout, seconds(value))),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_one_host_keep_few_tiles_under_way_over_tcp() {
+        let job = |world_size, local_world_size, transport| EngineConfig {
+            world_size,
+            local_world_size,
+            transport,
+            ..EngineConfig::default()
+        };
+        assert_eq!(job(2, 2, TransportChoice::Tcp).window(), 4);
+        assert_eq!(job(4, 4, TransportChoice::Tcp).window(), 2);
+        assert_eq!(job(64, 64, TransportChoice::Tcp).window(), 2);
+        assert_eq!(job(8, 4, TransportChoice::Tcp).window(), WINDOW_TILES, "two hosts");
+        assert_eq!(job(4, 4, TransportChoice::default()).window(), WINDOW_TILES, "shared memory");
+        let told = EngineConfig { window_tiles: 7, ..job(4, 4, TransportChoice::Tcp) };
+        assert_eq!(told.window(), 7);
+    }
+}
