@@ -65,10 +65,13 @@ class ErrorFeedback:
     ----------
     decay
         What residuals are multiplied by from step to step.
+    measures
+        Whether `norm` is asked for: it takes a pass over each residual.
     """
 
-    def __init__(self, decay: float = 1.0) -> None:
+    def __init__(self, decay: float = 1.0, *, measures: bool = False) -> None:
         self._decay = decay
+        self._measures = measures
         self._kept: dict[int, _Residual] = {}
         self._next: dict[int, _Residual | None] = {}
         self._squares: dict[int, float] = {}
@@ -99,7 +102,8 @@ class ErrorFeedback:
         if self._decay != 1.0:
             residual.mul_(self._decay)
         self._next[id(parameter)] = _Residual(residual)
-        self._squares[id(parameter)] = float(torch.linalg.vector_norm(residual)) ** 2
+        if self._measures:
+            self._squares[id(parameter)] = float(torch.linalg.vector_norm(residual)) ** 2
 
     def note(self, finite: bool) -> None:
         """Note whether a reduced gradient of this step is finite; the same on all ranks."""
@@ -133,7 +137,7 @@ class ErrorFeedback:
         self._squares.clear()
 
     def norm(self) -> float:
-        """Return the norm of all residuals together, as the last steps left them."""
+        """Return the norm of all residuals together, as the last steps left them; 0 unmeasured."""
         return sum(self._squares.values()) ** 0.5
 
     def adopt(self, parameters: Iterable[tuple[str, Tensor]]) -> None:

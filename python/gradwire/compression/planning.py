@@ -5,9 +5,9 @@ counted as the optimizer sees it: each tensor's squared error over its squared m
 that a small gradient counts as much as a large one (Adam divides by the root of the second moment).
 
 That share is how many more steps training needs. A step gets as far as `|G|^2 / (|G|^2 + noise)`
-of one without noise (McCandlish et al., An Empirical Model of Large-Batch Training, 2018,
-equation 2.6), the mean gradient's expected square is `|G|^2 + noise`, and an error adds to its
-noise. Where noise rules, as in most of training, it is the error over the noise.
+of one without noise (McCandlish et al. 2018, An Empirical Model of Large-Batch Training, arXiv
+1812.06162, section 2), the mean gradient's expected square is `|G|^2 + noise`, and an error adds to
+its noise. Where noise rules, as in most of training, it is the error over the noise.
 """
 
 from __future__ import annotations

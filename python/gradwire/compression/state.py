@@ -41,7 +41,8 @@ class CompressionState:
         self.group = group
         self._synchronize = synchronize
         self.step = 0
-        self.feedback = ErrorFeedback(config.residual_decay)
+        adapts = config.codec == "adaptive"
+        self.feedback = ErrorFeedback(config.residual_decay, measures=adapts)
         self.controller: Controller | None = None
         self._special: Any = None
         self._lock = threading.Lock()
