@@ -168,10 +168,18 @@ impl Transformer {
     pub fn read(path: &Path) -> Result<Self, FileFault> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| FileFault::whole(path, error.to_string()))?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads the text of a model file; the path tells its kind and is named in errors.
+    ///
+    /// # Errors
+    /// When it lacks something or can't be used.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FileFault> {
         let model = if path.extension().is_some_and(|it| it == "json") {
-            from_config(path, &text)?
+            from_config(path, text)?
         } else {
-            from_toml(path, &text)?
+            from_toml(path, text)?
         };
         model.checked().map_err(|error| FileFault::whole(path, error))
     }

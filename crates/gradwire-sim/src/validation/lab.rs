@@ -16,6 +16,7 @@ use crate::plot::{Axes, Series, plot as draw};
 use crate::step::{Calibration, Job, Layout, Practice, Recompute, Transformer, simulate};
 
 const LAB: &str = include_str!("../../../../clusters/lab-1gbit.toml");
+const MODEL: &str = include_str!("../../../../demo/model.toml");
 const ALL_REDUCES: &str = include_str!("../../data/lab_all_reduce.csv");
 const TRAININGS: &str = include_str!("../../data/lab_training.csv");
 
@@ -81,9 +82,11 @@ pub fn lab() -> Result<Lab, String> {
                 .seconds;
     }
     let mut trainings: Vec<Training> = rows(TRAININGS)?;
+    let model = Transformer::parse(Path::new("model.toml"), MODEL);
+    let model = model.map_err(|fault| fault.to_string())?;
     for row in &mut trainings {
         let links = cluster.with_nic_rate(row.rate.parse::<Rate>()?);
-        row.predicted_pct = 100.0 * share(row, &links)?;
+        row.predicted_pct = 100.0 * share(row, &model, &links)?;
     }
     Ok(Lab { all_reduces, trainings })
 }
@@ -96,14 +99,14 @@ fn rows<Row: for<'a> Deserialize<'a>>(text: &str) -> Result<Vec<Row>, String> {
 /// Ranks of the demo.
 const RANKS: u32 = 4;
 
-fn share(row: &Training, links: &Cluster) -> Result<f64, String> {
+fn share(row: &Training, model: &Transformer, links: &Cluster) -> Result<f64, String> {
     let practice = match row.how.as_str() {
         "ddp" => Practice::gradwire_ddp(),
         "parallelize" => Practice { gradient_bytes: 4.0, ..Practice::parallelize() },
         other => return Err(format!("unknown way to train `{other}`")),
     };
     let job = Job {
-        model: Transformer::gpt("demo", 6, 384, 6, 256, 64),
+        model: model.clone(),
         layout: Layout {
             data: RANKS,
             batch: RANKS * row.batch,
