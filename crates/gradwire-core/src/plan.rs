@@ -28,8 +28,10 @@ pub struct PlannedStep {
     pub peer: usize,
     /// The how-manieth send to (or receive from) that peer it is.
     pub edge: u32,
+    /// For a send or receive: whether its tiles travel encoded. What stays within a host does not.
+    pub is_encoded: bool,
     /// For a step that spreads a chunk of the result, and not a part of a sum: how many steps of
-    /// this rank read that chunk. All of them must find the same values, so that with a codec all
+    /// this rank encode that chunk. All of them must find the same values, so that with a codec all
     /// ranks end with the same bits. Otherwise 0.
     pub spreads: u32,
 }
@@ -50,8 +52,10 @@ pub struct PlannedPeer {
 }
 
 /// A chunk of scratch: its length and who touches it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PlannedScratch {
+    /// The chunk of the caller's whose partial results it holds.
+    pub like: Slot,
     /// Length in bytes.
     pub bytes: u64,
     /// Steps that read or write it.
@@ -75,6 +79,9 @@ pub struct Plan {
     pub input_bytes: Vec<u64>,
     /// Length of each output chunk in bytes.
     pub output_bytes: Vec<u64>,
+    /// With a codec, for each chunk that the rank contributes, whether it is rounded here, itself
+    /// or in a sum.
+    pub is_rounded: Vec<bool>,
 }
 
 /// A program and sizes that do not fit together.
@@ -129,14 +136,18 @@ impl Plan {
             tile_bytes,
             steps: Vec::with_capacity(program.steps.len()),
             peers: peers_of(program),
-            scratch: (0..program.scratch.len() as u32)
-                .map(|chunk| PlannedScratch {
-                    bytes: bytes_of(Slot { buffer: Buffer::Scratch, chunk }),
+            scratch: program
+                .scratch
+                .iter()
+                .map(|like| PlannedScratch {
+                    like: *like,
+                    bytes: bytes_of(*like),
                     touched_by: Vec::new(),
                 })
                 .collect(),
             input_bytes: input_bytes.clone(),
             output_bytes: output_bytes.clone(),
+            is_rounded: Vec::new(),
         };
         for (index, step) in program.steps.iter().enumerate() {
             let mut lengths = step.kind.reads().chain(step.kind.writes()).map(bytes_of);
@@ -148,7 +159,11 @@ impl Plan {
             plan.add(index as StepIndex, step.kind, step.after.clone(), bytes);
         }
         plan.link();
-        plan.find_spreading();
+        if descriptor.codec.is_some() {
+            plan.find_encoded(&program.same_host);
+            plan.find_spreading();
+            plan.find_rounded();
+        }
         Ok(Arc::new(plan))
     }
 
@@ -183,8 +198,17 @@ impl Plan {
             tiles,
             peer,
             edge,
+            is_encoded: false,
             spreads: 0,
         });
+    }
+
+    /// Fills in `is_encoded`.
+    fn find_encoded(&mut self, same_host: &[u32]) {
+        for step in &mut self.steps {
+            let other = step.kind.sends_to().or(step.kind.receives_from());
+            step.is_encoded = other.is_some_and(|rank| !same_host.contains(&rank));
+        }
     }
 
     /// Fills in `before`: the reverse of `after`, and for scratch, where a later tile takes the
@@ -225,6 +249,7 @@ impl Plan {
         let mut readers: Vec<(usize, Slot)> = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             match step.kind {
+                StepKind::Send { .. } if !step.is_encoded => {}
                 StepKind::Send { source, .. } | StepKind::Copy { source, .. }
                     if !reduces || results.contains(&source) =>
                 {
@@ -242,13 +267,45 @@ impl Plan {
         }
     }
 
-    /// Bytes that a tile has on the wire.
+    /// Fills in `is_rounded`.
+    fn find_rounded(&mut self) {
+        let contributed = match self.descriptor.collective.works_in_place() {
+            true => self.output_bytes.len(),
+            false => self.input_bytes.len(),
+        };
+        let mut is_rounded = vec![false; contributed];
+        for step in &self.steps {
+            let encoded = match step.kind {
+                StepKind::Send { source, .. } if step.is_encoded => self.contribution(source),
+                StepKind::Copy { source, .. } if step.spreads > 0 => self.contribution(source),
+                _ => None,
+            };
+            if let Some(chunk) = encoded {
+                is_rounded[chunk as usize] = true;
+            }
+        }
+        self.is_rounded = is_rounded;
+    }
+
+    /// The chunk of the rank's contribution that a slot holds, or a sum with which it holds.
+    pub fn contribution(&self, slot: Slot) -> Option<u32> {
+        let contributed = match self.descriptor.collective.works_in_place() {
+            true => Buffer::Output,
+            false => Buffer::Input,
+        };
+        let slot = match slot.buffer {
+            Buffer::Scratch => self.scratch[slot.chunk as usize].like,
+            _ => slot,
+        };
+        (slot.buffer == contributed).then_some(slot.chunk)
+    }
+
+    /// Bytes that a tile of a send or receive has on the wire.
     pub fn wire_bytes(&self, step: StepIndex, tile: u32) -> u32 {
         let (_, bytes) = self.tile(step, tile);
         let element = self.descriptor.dtype.size_bytes();
-        self.descriptor
-            .codec
-            .map_or(bytes, |codec| codec.encoded_bytes(bytes as usize / element) as u32)
+        let codec = self.descriptor.codec.filter(|_| self.steps[step as usize].is_encoded);
+        codec.map_or(bytes, |codec| codec.encoded_bytes(bytes as usize / element) as u32)
     }
 
     /// Offset and length in bytes of a tile within its chunk, in memory.

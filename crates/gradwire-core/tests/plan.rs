@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradwire_core::{Descriptor, Plan, PlanError};
 use gradwire_reduce::{DataType, ReduceOp};
-use gradwire_schedule::{Algorithm, Buffer, Collective};
+use gradwire_schedule::{Algorithm, Buffer, Collective, Hosts};
 
 fn plan(
     collective: Collective,
@@ -69,6 +69,33 @@ fn edges_are_numbered_alike_at_both_ends() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn only_what_leaves_a_host_is_encoded() {
+    let hosts = Hosts::blocks(5, 2);
+    let collective = Collective::AllReduce;
+    for rank in 0..5 {
+        let program = Algorithm::Hierarchical.program_on(collective, rank, &hosts).unwrap();
+        let descriptor = Descriptor {
+            collective,
+            algorithm: Algorithm::Hierarchical,
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            codec: Some("int8".parse().unwrap()),
+            count: 0,
+        };
+        let output = vec![4096; program.output_chunks as usize];
+        let plan = Plan::new(descriptor, &program, vec![], output, 4096).unwrap();
+        for (index, step) in plan.steps.iter().enumerate() {
+            let other = step.kind.sends_to().or(step.kind.receives_from()).unwrap();
+            let leaves = hosts.host_of(other) != hosts.host_of(rank);
+            assert_eq!(step.is_encoded, leaves, "rank {rank}, step {index}");
+            assert_eq!(plan.wire_bytes(index as u32, 0) < 4096, leaves, "rank {rank}, {index}");
+            // What is spread is what others also get, and only where it is encoded.
+            assert!(step.spreads == 0 || leaves, "rank {rank}, step {index}");
         }
     }
 }

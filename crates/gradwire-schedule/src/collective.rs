@@ -65,6 +65,10 @@ pub enum Algorithm {
     Star = 4,
     /// Full mesh in one hop: every rank sends all it has to all and reduces for itself.
     OneShot = 5,
+    /// Within each host first; between hosts as [`Algorithm::Direct`].
+    Hierarchical = 6,
+    /// Within each host first; between hosts as [`Algorithm::Ring`].
+    HierarchicalRing = 7,
 }
 
 /// A name or root that is none of a collective's or algorithm's.
@@ -201,13 +205,15 @@ impl FromStr for Collective {
 
 impl Algorithm {
     /// Every algorithm, in the order of their codes.
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 8] = [
         Algorithm::Ring,
         Algorithm::Tree,
         Algorithm::HalvingDoubling,
         Algorithm::Direct,
         Algorithm::Star,
         Algorithm::OneShot,
+        Algorithm::Hierarchical,
+        Algorithm::HierarchicalRing,
     ];
 
     /// The algorithm that a code on the wire stands for.
@@ -229,6 +235,8 @@ impl Algorithm {
             Algorithm::Direct => "direct",
             Algorithm::Star => "star",
             Algorithm::OneShot => "one-shot",
+            Algorithm::Hierarchical => "hierarchical",
+            Algorithm::HierarchicalRing => "hierarchical-ring",
         }
     }
 
@@ -255,6 +263,9 @@ impl Algorithm {
             Algorithm::Direct => true,
             Algorithm::Star => !matches!(collective, AllToAll | SendReceive { .. }),
             Algorithm::OneShot => matches!(collective, AllReduce | AllGather | Barrier),
+            Algorithm::Hierarchical | Algorithm::HierarchicalRing => {
+                matches!(collective, AllReduce | ReduceScatter | AllGather)
+            }
         }
     }
 }

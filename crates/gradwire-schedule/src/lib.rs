@@ -1,6 +1,6 @@
 //! What moves between ranks, in which order: collectives as data.
 //!
-//! An algorithm is a pure function from (collective, ranks) to one [`Program`] for each rank: a
+//! An algorithm is a pure function from (collective, ranks, hosts) to one [`Program`] for each rank: a
 //! list of [`Step`]s over chunks with their dependencies. Nothing here performs I/O, knows a clock
 //! or touches a tensor. [`Schedule`] is the programs of all ranks together; [`verify()`] proves one
 //! right by symbolic execution, [`draw`] prints and draws it. A new algorithm is therefore a
@@ -33,6 +33,11 @@
 //! | `Direct` | n | 2 | 2(n-1)/n | all |
 //! | `Star` | 1 | 2 | n-1 | all but all-to-all and send/receive |
 //! | `OneShot` | 1 | 1 | n-1 | all-gather, barrier |
+//! | `Hierarchical` | n | 4 | between hosts 2(h-1)/n | reduce-scatter, all-gather |
+//! | `HierarchicalRing` | n | 2h | between hosts 2(h-1)/n | reduce-scatter, all-gather |
+//!
+//! The last two are for ranks that share hosts ([`Hosts`]; h is their number, each with n/h ranks
+//! here): what a host sends to others, 2(h-1)/h of the tensor, does not grow with its ranks.
 //!
 //! # Where each collective finds and leaves its chunks
 //!
@@ -70,12 +75,14 @@ mod build;
 mod collective;
 pub mod draw;
 mod flow;
+mod hosts;
 mod program;
 mod rounds;
 mod schedule;
 mod verify;
 
 pub use collective::{Algorithm, Collective, UnknownName};
+pub use hosts::Hosts;
 pub use program::{Buffer, Program, ProgramBuilder, Rank, Slot, Step, StepIndex, StepKind};
 pub use schedule::{RankSummary, Schedule, Summary, Unsupported};
 pub use verify::{ScheduleFault, verify};

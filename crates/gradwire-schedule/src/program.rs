@@ -193,6 +193,9 @@ pub struct Program {
     pub output_chunks: u32,
     /// For each chunk of [`Buffer::Scratch`], the input or output slot whose length it has.
     pub scratch: Vec<Slot>,
+    /// Where the algorithm tells hosts apart, the other ranks of this rank's host, sorted: what
+    /// goes to and comes from them does not cross the network and is not worth a codec.
+    pub same_host: Vec<Rank>,
 }
 
 /// Collects the steps of one rank in program order and derives their dependencies.
@@ -210,8 +213,14 @@ pub struct ProgramBuilder {
 impl ProgramBuilder {
     /// Starts an empty program.
     pub fn new(rank: Rank, input_chunks: u32, output_chunks: u32) -> Self {
-        let program =
-            Program { rank, steps: Vec::new(), input_chunks, output_chunks, scratch: Vec::new() };
+        let program = Program {
+            rank,
+            steps: Vec::new(),
+            input_chunks,
+            output_chunks,
+            scratch: Vec::new(),
+            same_host: Vec::new(),
+        };
         Self { program, last_writer: Default::default(), readers: Default::default() }
     }
 
@@ -221,11 +230,30 @@ impl ProgramBuilder {
         Slot { buffer: Buffer::Scratch, chunk: self.program.scratch.len() as u32 - 1 }
     }
 
+    /// Says which ranks share the host of this one, in ascending order.
+    pub fn same_host(&mut self, ranks: Vec<Rank>) {
+        self.program.same_host = ranks;
+    }
+
+    /// The first send that reads what a slot holds now, if there is one.
+    pub fn first_send_of(&self, slot: Slot) -> Option<StepIndex> {
+        let readers = self.readers.get(&slot)?.iter().copied();
+        let mut sends =
+            readers.filter(|reader| self.program.steps[*reader as usize].kind.sends_to().is_some());
+        sends.next()
+    }
+
     /// Appends a step.
     pub fn push(&mut self, kind: StepKind) -> StepIndex {
+        self.push_after(kind, None)
+    }
+
+    /// Appends a step that also waits for an earlier one, for a reason that slots don't show.
+    pub fn push_after(&mut self, kind: StepKind, earlier: Option<StepIndex>) -> StepIndex {
         let index = self.program.steps.len() as StepIndex;
         let mut after: Vec<StepIndex> =
             kind.reads().filter_map(|slot| self.last_writer.get(&slot).copied()).collect();
+        after.extend(earlier);
         if let Some(slot) = kind.writes() {
             match self.readers.remove(&slot) {
                 Some(readers) => after.extend(readers),

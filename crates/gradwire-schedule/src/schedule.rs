@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::build;
 use crate::rounds::Rounds;
-use crate::{Algorithm, Collective, Program, Rank, StepKind};
+use crate::{Algorithm, Collective, Hosts, Program, Rank, StepKind};
 
 /// Why there is no program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -52,7 +52,25 @@ impl Algorithm {
             return Err(Unsupported::Collective { algorithm: self, collective });
         }
         check_ranks(collective, rank, ranks)?;
-        Ok(build::program(self, collective, rank, ranks))
+        Ok(build::program(self, collective, rank, ranks, None))
+    }
+
+    /// As [`Algorithm::program`], for algorithms that tell hosts apart; the others build what they
+    /// always do.
+    ///
+    /// # Errors
+    /// As [`Algorithm::program`].
+    pub fn program_on(
+        self,
+        collective: Collective,
+        rank: Rank,
+        hosts: &Hosts,
+    ) -> Result<Program, Unsupported> {
+        if !self.supports(collective) {
+            return Err(Unsupported::Collective { algorithm: self, collective });
+        }
+        check_ranks(collective, rank, hosts.ranks())?;
+        Ok(build::program(self, collective, rank, hosts.ranks(), Some(hosts)))
     }
 }
 
@@ -98,8 +116,21 @@ impl Schedule {
         ranks: Rank,
     ) -> Result<Self, Unsupported> {
         check_ranks(collective, 0, ranks)?;
-        let programs = (0..ranks)
-            .map(|rank| algorithm.program(collective, rank, ranks))
+        Self::build_on(collective, algorithm, &Hosts::apart(ranks))
+    }
+
+    /// Builds the programs of all ranks on these hosts.
+    ///
+    /// # Errors
+    /// As [`Schedule::build`].
+    pub fn build_on(
+        collective: Collective,
+        algorithm: Algorithm,
+        hosts: &Hosts,
+    ) -> Result<Self, Unsupported> {
+        check_ranks(collective, 0, hosts.ranks())?;
+        let programs = (0..hosts.ranks())
+            .map(|rank| algorithm.program_on(collective, rank, hosts))
             .collect::<Result<_, _>>()?;
         Ok(Self { collective, algorithm, programs })
     }

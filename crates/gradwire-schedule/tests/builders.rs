@@ -2,7 +2,7 @@
 
 mod cases;
 
-use gradwire_schedule::{Algorithm, Collective, Schedule, Unsupported, verify};
+use gradwire_schedule::{Algorithm, Collective, Hosts, Schedule, Unsupported, verify};
 
 const MOST_RANKS: u32 = 64;
 
@@ -20,6 +20,51 @@ fn every_builder_is_right_at_1_to_64_ranks() {
             }
         }
     }
+}
+
+#[test]
+fn what_tells_hosts_apart_is_right_wherever_ranks_lie() {
+    for ranks in 1..=MOST_RANKS {
+        for hosts in cases::layouts(ranks) {
+            for (name, schedule) in cases::on_hosts(&hosts) {
+                if let Err(fault) = verify(&schedule) {
+                    panic!("{name}: {fault}");
+                }
+            }
+        }
+    }
+}
+
+/// What each host sends to others, in tensors.
+fn sent_by_hosts(schedule: &Schedule, hosts: &Hosts) -> Vec<f64> {
+    let mut sent = vec![0.0; hosts.count() as usize];
+    for program in &schedule.programs {
+        let host = hosts.host_of(program.rank);
+        let receivers = program.steps.iter().filter_map(|step| step.kind.sends_to());
+        let away = receivers.filter(|to| hosts.host_of(*to) != host).count();
+        sent[host as usize] += away as f64 / f64::from(schedule.tensor_chunks());
+    }
+    sent
+}
+
+#[test]
+fn a_host_sends_as_if_it_were_one_rank() {
+    for (ranks, per_host) in [(4, 2), (16, 4), (64, 8), (6, 1)] {
+        let hosts = Hosts::blocks(ranks, per_host);
+        let h = f64::from(hosts.count());
+        for (name, schedule) in cases::on_hosts(&hosts) {
+            let least = (h - 1.0) / h;
+            let least =
+                if schedule.collective == Collective::AllReduce { 2.0 * least } else { least };
+            for (host, sent) in sent_by_hosts(&schedule, &hosts).into_iter().enumerate() {
+                assert!((sent - least).abs() < 1e-9, "{name}: host {host} sends {sent}");
+            }
+        }
+    }
+    // Without regard to hosts, ranks send theirs each.
+    let flat = Schedule::build(Collective::AllReduce, Algorithm::Direct, 16).unwrap();
+    let most = sent_by_hosts(&flat, &Hosts::blocks(16, 4)).into_iter().fold(0.0, f64::max);
+    assert!((most - 6.0).abs() < 1e-9, "{most}");
 }
 
 #[test]
@@ -118,7 +163,7 @@ fn names_and_codes_come_back() {
         assert_eq!(Algorithm::from_code(code), Some(algorithm));
         assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
     }
-    assert_eq!(Algorithm::from_code(6), None);
+    assert_eq!(Algorithm::from_code(8), None);
     for collective in cases::collectives(&[0, 3]) {
         assert_eq!(collective.to_string().parse(), Ok(collective));
         assert_eq!(Collective::name_of(collective.code()), Some(collective.name()));

@@ -201,25 +201,33 @@ fn random_orders_give_the_right_result_and_the_same_bits() {
     for ranks in 1..=17 {
         for (algorithm, collective) in cases::pairs(&[0, ranks - 1]) {
             let schedule = Schedule::build(collective, algorithm, ranks).unwrap();
-            let name = format!("{collective} by {algorithm}, {ranks} ranks");
-            let mut first: Option<Vec<Vec<[u32; TILES]>>> = None;
-            for seed in 0..4u8 {
-                let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
-                let mut machine = Machine::new(&schedule);
-                assert!(machine.finish(&mut random), "{name}, seed {seed}: stuck");
-                check(&machine, &name);
-                let bits: Vec<Vec<[u32; TILES]>> = machine
-                    .memory
-                    .iter()
-                    .map(|[_, output, _]| output.iter().map(|t| t.map(f32::to_bits)).collect())
-                    .collect();
-                if collective == Collective::AllReduce {
-                    assert!(bits.iter().all(|rank| *rank == bits[0]), "{name}: bits differ");
-                }
-                if collective != Collective::Barrier {
-                    assert_eq!(*first.get_or_insert(bits.clone()), bits, "{name}, seed {seed}");
-                }
+            try_random_orders(&schedule, &format!("{collective} by {algorithm}, {ranks} ranks"));
+        }
+        for hosts in cases::layouts(ranks) {
+            for (name, schedule) in cases::on_hosts(&hosts) {
+                try_random_orders(&schedule, &name);
             }
+        }
+    }
+}
+
+fn try_random_orders(schedule: &Schedule, name: &str) {
+    let mut first: Option<Vec<Vec<[u32; TILES]>>> = None;
+    for seed in 0..4u8 {
+        let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        let mut machine = Machine::new(schedule);
+        assert!(machine.finish(&mut random), "{name}, seed {seed}: stuck");
+        check(&machine, name);
+        let bits: Vec<Vec<[u32; TILES]>> = machine
+            .memory
+            .iter()
+            .map(|[_, output, _]| output.iter().map(|t| t.map(f32::to_bits)).collect())
+            .collect();
+        if schedule.collective == Collective::AllReduce {
+            assert!(bits.iter().all(|rank| *rank == bits[0]), "{name}: bits differ");
+        }
+        if schedule.collective != Collective::Barrier {
+            assert_eq!(*first.get_or_insert(bits.clone()), bits, "{name}, seed {seed}");
         }
     }
 }

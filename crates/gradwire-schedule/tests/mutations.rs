@@ -276,6 +276,19 @@ fn scratch_is_filled_once() {
 }
 
 #[test]
+fn one_sided_neighbors_are_found() {
+    let schedule = by_hand(Collective::Barrier, 2, (0, 1), |builder, rank| {
+        if rank == 0 {
+            builder.same_host(vec![1]);
+        }
+        builder.push(StepKind::Send { to: 1 - rank, source: Slot::output(0) });
+        builder.push(StepKind::Receive { from: 1 - rank, destination: Slot::output(0) });
+    });
+    let fault = verify(&schedule).unwrap_err();
+    assert!(matches!(fault, ScheduleFault::HostsDiffer { .. }), "{fault}");
+}
+
+#[test]
 fn a_barrier_with_a_round_too_few_is_found() {
     let schedule = by_hand(Collective::Barrier, 4, (0, 1), |builder, rank| {
         builder.push(StepKind::Send { to: (rank + 1) % 4, source: Slot::output(0) });

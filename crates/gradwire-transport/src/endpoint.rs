@@ -113,8 +113,8 @@ fn check_length(what: &'static str, length: usize, limit: usize) -> Result<(), E
 }
 
 /// The identity of this host, as [`Endpoint::host_identity`] has it: a hash of the kernel's boot,
-/// the network namespace and the user.
-pub fn host_identity() -> [u8; 16] {
+/// the network namespace, the user, and an id that sets apart what has all of these in common.
+pub fn host_identity(id: &str) -> [u8; 16] {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = fs::metadata("/proc/self/ns/net").map(|meta| (meta.dev(), meta.ino())).ok();
     let user = rustix::process::getuid().as_raw();
@@ -130,6 +130,7 @@ pub fn host_identity() -> [u8; 16] {
     hash.update(device.to_le_bytes());
     hash.update(inode.to_le_bytes());
     hash.update(user.to_le_bytes());
+    hash.update(id);
     hash.finalize().into()
 }
 
@@ -155,7 +156,7 @@ mod tests {
     fn endpoint() -> Endpoint {
         Endpoint {
             rank: 3,
-            host_identity: host_identity(),
+            host_identity: host_identity(""),
             hostname: "node-3".to_owned(),
             pid: 77,
             addresses: vec![

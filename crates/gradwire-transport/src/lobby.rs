@@ -76,6 +76,9 @@ pub struct LobbyConfig {
     pub lanes: usize,
     /// Frames that may wait in a TCP lane.
     pub frames_per_lane: usize,
+    /// What sets this rank's host apart from others that the kernel can't tell from it; empty for
+    /// nothing (see [`host_identity`](crate::host_identity)).
+    pub host_id: String,
     /// Whether ranks of the same host are reached through shared memory.
     pub shared_memory: bool,
     /// Size of each of the two rings of a shared-memory lane.
@@ -105,6 +108,7 @@ impl fmt::Debug for LobbyConfig {
             .field("interfaces", &self.interfaces)
             .field("lanes", &self.lanes)
             .field("frames_per_lane", &self.frames_per_lane)
+            .field("host_id", &self.host_id)
             .field("shared_memory", &self.shared_memory)
             .field("segment_bytes", &self.segment_bytes)
             .field("max_frame_bytes", &self.max_frame_bytes)

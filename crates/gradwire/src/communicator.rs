@@ -9,10 +9,12 @@ use std::time::Duration;
 use gradwire_codec::Codec;
 use gradwire_core::{ANY_SOURCE, Descriptor, Plan};
 use gradwire_reduce::{DataType, ReduceOp, Reduction};
-use gradwire_schedule::{Algorithm, Buffer, Collective, Program, ProgramBuilder, Slot, StepKind};
+use gradwire_schedule::{
+    Algorithm, Buffer, Collective, Hosts, Program, ProgramBuilder, Slot, StepKind,
+};
 use rustc_hash::FxHasher;
 
-use crate::algorithm::choose;
+use crate::algorithm::{choose, choose_for_codec};
 use crate::driver::Start;
 use crate::engine::Shared;
 use crate::memory::{Element, Memory};
@@ -118,6 +120,8 @@ pub(crate) struct Group {
     pub engine: Arc<Shared>,
     pub id: u64,
     pub members: Vec<u32>,
+    /// Where the members are, as all of them know it alike.
+    hosts: Hosts,
     rank: u32,
     timeout: Mutex<Duration>,
     /// Operations with a codec so far.
@@ -136,6 +140,7 @@ struct PlanKey {
 }
 
 impl Group {
+    /// Waits until the members have joined the job and it is known on which hosts they are.
     pub fn create(engine: &Arc<Shared>, name: &str, members: &[u32]) -> Result<Arc<Self>, Error> {
         let me = engine.config.rank;
         let Some(rank) = members.iter().position(|member| *member == me) else {
@@ -155,15 +160,18 @@ impl Group {
         let hasher = BuildHasherDefault::<FxHasher>::default();
         let id = hasher.hash_one((name, members, generation));
         engine.with_driver(|driver| driver.core().create_group(id, name, members));
-        Ok(Arc::new(Group {
+        let mut group = Group {
             engine: engine.clone(),
             id,
             members: members.to_vec(),
+            hosts: Hosts::apart(members.len() as u32),
             rank: rank as u32,
             timeout: Mutex::new(engine.config.timeout),
             coded_operations: AtomicU64::new(0),
             plans: Mutex::default(),
-        }))
+        };
+        group.hosts = engine.hosts_of(id, rank, members)?;
+        Ok(Arc::new(group))
     }
 
     fn size(&self) -> usize {
@@ -356,7 +364,7 @@ impl Group {
             Some(tensor) if in_place => tensor.divide(plan.output_bytes.len(), element),
             _ => output,
         };
-        let error = self.error_pieces(request, &input, &output)?;
+        let error = self.error_pieces(request, &plan, &input, &output)?;
         let seed = match request.codec {
             None => 0,
             // Of a number that grows with each such operation, and so the same from run to run.
@@ -373,6 +381,7 @@ impl Group {
     fn error_pieces(
         &self,
         request: &Request,
+        plan: &Plan,
         input: &[Memory],
         output: &[Memory],
     ) -> Result<Vec<Memory>, Error> {
@@ -398,11 +407,7 @@ impl Group {
                 format!("{name}: the memory for the codec's error is used for something else too");
             return Err(Error::Request(text));
         }
-        let stays_here = |piece: usize| {
-            self.size() == 1
-                || request.collective == Collective::ReduceScatter && piece == self.rank as usize
-        };
-        for (_, memory) in pieces.iter().enumerate().filter(|(piece, _)| stays_here(*piece)) {
+        for (memory, _) in pieces.iter().zip(&plan.is_rounded).filter(|(_, rounded)| !**rounded) {
             // SAFETY: the operation's own memory, by the promise of `Communicator::submit`.
             unsafe { std::ptr::write_bytes(memory.pointer, 0, memory.bytes) };
         }
@@ -555,15 +560,13 @@ impl Group {
         let wanted = request.algorithm.or(self.engine.config.algorithm);
         let algorithm = match request.collective {
             Collective::SendReceive { .. } => Algorithm::Direct,
-            // Two encodings at any number of ranks; only what may be rounded again at every hop
-            // may take another way, on request.
             collective if request.codec.is_some() => wanted
                 .filter(|algorithm| algorithm.supports(collective))
-                .filter(|_| request.error.is_empty() && request.codec.is_some_and(Codec::is_linear))
-                .unwrap_or(Algorithm::Direct),
+                .filter(|algorithm| may_carry(*algorithm, request))
+                .unwrap_or_else(|| choose_for_codec(&self.hosts)),
             collective => {
                 wanted.filter(|algorithm| algorithm.supports(collective)).unwrap_or_else(|| {
-                    choose(collective, whole, self.size(), self.engine.config.is_on_network())
+                    choose(collective, whole, &self.hosts, self.engine.config.is_on_network())
                 })
             }
         };
@@ -588,9 +591,7 @@ impl Group {
         let descriptor = key.descriptor;
         let program = match descriptor.collective {
             Collective::SendReceive { from, to } => point_to_point(self.rank, from, to),
-            collective => {
-                descriptor.algorithm.program(collective, self.rank, self.size() as u32)?
-            }
+            collective => descriptor.algorithm.program_on(collective, self.rank, &self.hosts)?,
         };
         let to_u64 = |lengths: &[usize]| lengths.iter().map(|it| *it as u64).collect();
         let output = if is_in_place(descriptor.collective) {
@@ -624,6 +625,15 @@ fn tile_in_memory(codec: Option<Codec>, wire_bytes: u32, most: u32) -> u32 {
 
 /// A multiple of what any codec treats as one.
 const WHOLE_BYTES: u32 = 16 << 10;
+
+/// Whether an algorithm may carry out a request with a codec: it must encode twice at any number of
+/// ranks, unless values may be rounded again at every hop.
+fn may_carry(algorithm: Algorithm, request: &Request) -> bool {
+    match algorithm {
+        Algorithm::Direct | Algorithm::Hierarchical => true,
+        _ => request.error.is_empty() && request.codec.is_some_and(Codec::is_linear),
+    }
+}
 
 /// Whether a codec can do what is asked for.
 fn check_codec(request: &Request) -> Result<(), Error> {

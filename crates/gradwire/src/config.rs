@@ -62,6 +62,10 @@ pub struct EngineConfig {
     pub transport: TransportChoice,
     /// Which NICs (`GRADWIRE_SOCKET_IFNAME`, in NCCL's syntax).
     pub interfaces: Option<String>,
+    /// Ranks with different ids are taken to be on different hosts (`GRADWIRE_HOST_ID`), even if they
+    /// are not: they use the network between them, and shared memory with those that have the same.
+    /// Empty by default.
+    pub host_id: String,
     /// TCP connections to each peer (`GRADWIRE_LANES`), 0 for the default.
     pub lanes: usize,
     /// Algorithm of all collectives that it can do (`GRADWIRE_ALGORITHM`).
@@ -98,6 +102,7 @@ impl Default for EngineConfig {
             timeout: Duration::from_secs(30 * 60),
             transport: TransportChoice::default(),
             interfaces: None,
+            host_id: String::new(),
             lanes: 0,
             algorithm: None,
             tile_bytes: 128 << 10,
@@ -260,6 +265,7 @@ fn tile(value: &str) -> Result<u32, String> {
 const SETTINGS: &[(&str, Setting)] = &[
     ("transport", |config, value| put(&mut config.transport, value.parse())),
     ("socket_ifname", |config, value| put(&mut config.interfaces, text(value))),
+    ("host_id", |config, value| put(&mut config.host_id, Ok(value.to_owned()))),
     ("lanes", |config, value| put(&mut config.lanes, number(value))),
     ("algorithm", |config, value| put(&mut config.algorithm, algorithm(value))),
     ("tile_bytes", |config, value| put(&mut config.tile_bytes, tile(value))),

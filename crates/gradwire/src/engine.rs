@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gradwire_core::{Config, Core, Descriptor, MAX_PAYLOAD_BYTES};
+use gradwire_schedule::Hosts;
 use gradwire_transport::{
-    Directory, Doorbell, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep, TcpTuning, Waker,
-    discover, prefer_short_turns, select,
+    Directory, Doorbell, Endpoint, Interface, Lobby, LobbyConfig, Poller, Spin, SpinStep,
+    TcpTuning, Waker, discover, prefer_short_turns, select,
 };
 use rustc_hash::FxHasher;
 
@@ -90,8 +91,9 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// In groups of up to so many ranks, all are looked up as the group is made: the store often lives
-/// with rank 0, and survivors of its death must still find each other. In larger ones on first use.
+/// In groups of up to so many ranks, each looks up all others as the group is made: the store often
+/// lives with rank 0, and survivors of its death must still find each other. In larger ones on first
+/// use.
 const KNOWN_RANKS: usize = 64;
 
 /// The store as the lobby sees it.
@@ -101,13 +103,44 @@ struct StoreDirectory {
 }
 
 impl StoreDirectory {
-    /// Waits until the ranks have joined the job.
-    fn learn(&self, ranks: &[u32], timeout: Duration) -> Result<(), Error> {
-        for rank in ranks.iter().filter(|_| ranks.len() <= KNOWN_RANKS) {
-            self.find(*rank, timeout)
-                .map_err(|error| Error::Start(format!("rank {rank} has not joined: {error}")))?;
+    /// Waits until the ranks have joined the job, and says on which hosts they are.
+    fn learn(&self, ranks: &[u32], timeout: Duration) -> Result<Hosts, Error> {
+        let identity = |rank: &u32| {
+            let endpoint = self.find(*rank, timeout)?;
+            let endpoint = Endpoint::decode(&endpoint).map_err(|error| error.to_string())?;
+            Ok(endpoint.host_identity)
+        };
+        let identities = ranks.iter().map(|rank| {
+            let failed = |error: String| format!("rank {rank} has not joined: {error}");
+            identity(rank).map_err(|error| Error::Start(failed(error)))
+        });
+        Ok(Hosts::by_label(identities.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// As [`StoreDirectory::learn`], for a group too large for each of its ranks to ask for all
+    /// others: its first rank does, and leaves the answer in the store.
+    fn learn_once(
+        &self,
+        group: u64,
+        rank: usize,
+        ranks: &[u32],
+        timeout: Duration,
+    ) -> Result<Hosts, Error> {
+        let key = format!("gradwire/hosts/{group:016x}");
+        let failed =
+            |error: String| Error::Start(format!("hosts of {} ranks: {error}", ranks.len()));
+        if rank == 0 {
+            let hosts = self.learn(ranks, timeout)?;
+            let numbers = (0..hosts.ranks()).flat_map(|rank| hosts.host_of(rank).to_le_bytes());
+            self.store.set(&key, &numbers.collect::<Vec<u8>>()).map_err(failed)?;
+            return Ok(hosts);
         }
-        Ok(())
+        let answer = self.store.get(&key, timeout).map_err(failed)?;
+        let (numbers, rest) = answer.as_chunks::<4>();
+        if numbers.len() != ranks.len() || !rest.is_empty() {
+            return Err(failed("the store's answer has the wrong length".to_owned()));
+        }
+        Ok(Hosts::by_label(numbers.iter().copied()))
     }
 
     fn find(&self, rank: u32, timeout: Duration) -> Result<Vec<u8>, String> {
@@ -169,6 +202,7 @@ impl Engine {
             lanes: lanes(&config, &interfaces),
             interfaces,
             frames_per_lane: FRAMES_PER_LANE,
+            host_id: config.host_id.clone(),
             shared_memory: config.transport != TransportChoice::Tcp,
             segment_bytes: config.shared_memory_bytes,
             max_frame_bytes: config.tile_bytes as usize,
@@ -238,9 +272,7 @@ impl Engine {
     pub fn communicator(&self, name: &str, members: &[u32]) -> Result<Communicator, Error> {
         let shared = &self.handle.shared;
         shared.check_running()?;
-        let group = Group::create(shared, name, members)?;
-        shared.directory.learn(members, shared.config.timeout.min(LOOKUP_TIMEOUT))?;
-        Ok(Communicator { group })
+        Ok(Communicator { group: Group::create(shared, name, members)? })
     }
 
     /// The group of all ranks.
@@ -309,6 +341,15 @@ impl Drop for EngineHandle {
 impl Shared {
     pub fn check_running(&self) -> Result<(), Error> {
         if self.stopping.load(Ordering::Relaxed) { Err(Error::ShutDown) } else { Ok(()) }
+    }
+
+    /// Waits until the members of a group have joined the job, and says on which hosts they are.
+    pub fn hosts_of(&self, group: u64, rank: usize, members: &[u32]) -> Result<Hosts, Error> {
+        let timeout = self.config.timeout.min(LOOKUP_TIMEOUT);
+        match members.len() <= KNOWN_RANKS {
+            true => self.directory.learn(members, timeout),
+            false => self.directory.learn_once(group, rank, members, timeout),
+        }
     }
 
     /// Number of the next group of this name and members.

@@ -49,7 +49,8 @@ pub struct Args {
     /// Operator of collectives that reduce: sum, avg, min, max, product, band, bor or bxor.
     #[arg(long, default_value = "sum")]
     op: ReduceOp,
-    /// How: auto, ring, tree, halving-doubling, direct, star or one-shot.
+    /// How: auto, ring, tree, halving-doubling, direct, star, one-shot, hierarchical or
+    /// hierarchical-ring.
     #[arg(long, default_value = "auto", value_parser = algorithm)]
     algorithm: Choice,
     /// How float32 values travel: bf16, fp16, int8, int6, int5, int4, int2, fp8_e4m3, fp8_e5m2 or

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Subcommand;
-use gradwire_schedule::{Algorithm, Collective, Rank, Schedule, draw, verify};
+use gradwire_schedule::{Algorithm, Collective, Hosts, Rank, Schedule, draw, verify};
 
 use crate::failure::Failure;
 
@@ -30,12 +30,16 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
-    /// How: ring, tree, halving-doubling, direct, star or one-shot.
+    /// How: ring, tree, halving-doubling, direct, star, one-shot, hierarchical or
+    /// hierarchical-ring.
     #[arg(long)]
     algorithm: Algorithm,
     /// Number of ranks.
     #[arg(long)]
     ranks: Rank,
+    /// How many of them share a host, for the algorithms that tell hosts apart.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_host: Rank,
     /// What: all_reduce, reduce, broadcast, reduce_scatter, all_gather, gather, scatter,
     /// all_to_all, barrier or send_receive (also with ranks: reduce:3, send_receive:0:1).
     #[arg(long, default_value = "all_reduce")]
@@ -63,7 +67,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let schedule = with_root(args.collective, args.root)
         .and_then(|collective| {
-            Schedule::build(collective, args.algorithm, args.ranks)
+            let hosts = Hosts::blocks(args.ranks, args.ranks_per_host);
+            Schedule::build_on(collective, args.algorithm, &hosts)
                 .map_err(|error| error.to_string())
         })
         .map_err(|error| Failure::usage(format!("schedule: {error}")))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradwire_core::{ANY_SOURCE, Descriptor, Plan};
 use gradwire_reduce::{DataType, ReduceOp, Reduction};
-use gradwire_schedule::{Algorithm, Collective, Program, ProgramBuilder, Slot, StepKind};
+use gradwire_schedule::{Algorithm, Collective, Hosts, Program, ProgramBuilder, Slot, StepKind};
 
 use crate::scenario::{Call, Item};
 
@@ -195,7 +195,8 @@ pub fn descriptor_of(call: &Call) -> Descriptor {
 }
 
 fn collective(id: ItemId, call: &Call, me: u32, n: u32, tile_bytes: u32) -> Request {
-    let program = call.algorithm.program(call.collective, me, n).expect("the algorithm fits");
+    let hosts = Hosts::blocks(n, call.ranks_per_host);
+    let program = call.algorithm.program_on(call.collective, me, &hosts).expect("it fits");
     let (input, output, expected) = memory(id, call, me, n, &program);
     let descriptor = descriptor_of(call);
     let plan = plan(descriptor, &program, &input, &output, tile_bytes);

@@ -85,6 +85,8 @@ pub struct Call {
     pub dtype: DataType,
     pub op: ReduceOp,
     pub sizes: Vec<u64>,
+    /// For algorithms that tell hosts apart.
+    pub ranks_per_host: u32,
 }
 
 /// What goes wrong. Times are in nanoseconds.
@@ -347,6 +349,7 @@ fn draw_call(n: u32, tile_bytes: u32, rng: &mut StdRng) -> Call {
         _ => ReduceOp::Sum,
     };
     let each = 40 / u64::from(n) + 2;
+    let ranks_per_host = rng.random_range(1..=n);
     let n = n as usize;
     let mut draw = |tiles| draw_elements(tiles, tile_bytes, dtype, rng);
     let sizes = match collective {
@@ -360,7 +363,7 @@ fn draw_call(n: u32, tile_bytes: u32, rng: &mut StdRng) -> Call {
         }
     };
     let algorithm = *fitting.choose(rng).expect("one fits");
-    Call { collective, algorithm, dtype, op, sizes }
+    Call { collective, algorithm, dtype, op, sizes, ranks_per_host }
 }
 
 fn draw_messages(item: u32, n: u32, tile_bytes: u32, rng: &mut StdRng) -> Item {
@@ -396,6 +399,7 @@ fn alter(call: &Call, me: u32, n: u32, rng: &mut StdRng) -> Call {
                     dtype: DataType::U8,
                     op: ReduceOp::Sum,
                     sizes: vec![],
+                    ranks_per_host: 1,
                 };
             }
             4 => {

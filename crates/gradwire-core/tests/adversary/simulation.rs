@@ -424,7 +424,7 @@ impl Simulation {
         self.trace(|| format!("the survivors {members:?} meet"));
         let call = |collective, sizes| {
             let (algorithm, dtype, op) = (Algorithm::Direct, DataType::I64, ReduceOp::Sum);
-            Item::Collective(Call { collective, algorithm, dtype, op, sizes })
+            Item::Collective(Call { collective, algorithm, dtype, op, sizes, ranks_per_host: 1 })
         };
         let items = vec![call(Collective::AllReduce, vec![60]), call(Collective::Barrier, vec![])];
         self.scenario.depth = self.scenario.depth.min(self.scenario.config.max_operations);

@@ -2,13 +2,15 @@
 
 mod direct;
 mod halving_doubling;
+mod hierarchical;
 mod one_shot;
 mod partials;
 mod ring;
 mod star;
 mod tree;
 
-use crate::{Algorithm, Collective, Program, ProgramBuilder, Rank, Slot, StepKind};
+use self::hierarchical::Between;
+use crate::{Algorithm, Collective, Hosts, Program, ProgramBuilder, Rank, Slot, StepKind};
 
 /// The rank that a program is built for, and the number of ranks around it.
 #[derive(Clone, Copy)]
@@ -46,17 +48,22 @@ impl Place {
 }
 
 /// Builds the program of one rank. The algorithm supports the collective, and every rank that is
-/// named is less than `ranks`.
+/// named is less than `ranks`. Where nothing is known of hosts, each rank has its own.
 pub(crate) fn program(
     algorithm: Algorithm,
     collective: Collective,
     rank: Rank,
     ranks: Rank,
+    hosts: Option<&Hosts>,
 ) -> Program {
     let place = Place { rank, ranks };
     if ranks == 1 {
         return alone(collective);
     }
+    let in_levels = |between| match hosts {
+        Some(hosts) => hierarchical::program(collective, rank, hosts, between),
+        None => hierarchical::program(collective, rank, &Hosts::apart(ranks), between),
+    };
     match algorithm {
         Algorithm::Ring => ring::program(collective, place),
         Algorithm::Tree => tree::program(collective, place),
@@ -64,6 +71,8 @@ pub(crate) fn program(
         Algorithm::Direct => direct::program(collective, place),
         Algorithm::Star => star::program(collective, place),
         Algorithm::OneShot => one_shot::program(collective, place),
+        Algorithm::Hierarchical => in_levels(Between::Direct),
+        Algorithm::HierarchicalRing => in_levels(Between::Ring),
     }
 }
 

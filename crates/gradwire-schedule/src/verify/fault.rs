@@ -134,6 +134,19 @@ pub enum ScheduleFault {
         /// Where it is received.
         slot: Slot,
     },
+    /// One end of a message takes the other for a rank of its host, but not the other way round: a
+    /// codec would be used on one side only.
+    #[error(
+        "rank {to}, step {receive}: rank {from} is on its host, or not, according to one side only"
+    )]
+    HostsDiffer {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// The receiver's step.
+        receive: StepIndex,
+    },
     /// A step names itself or a rank outside of the group as its peer.
     #[error("rank {rank}, step {step}: rank {peer} is no peer")]
     Peer {

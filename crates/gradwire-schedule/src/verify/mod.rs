@@ -19,7 +19,8 @@ use crate::flow::Flow;
 /// 2. No race: of two steps of a rank that touch the same slot, one of them writing, the later
 ///    waits for the earlier, directly or through other steps. So every order that is allowed
 ///    computes the same, and it is enough to execute one.
-/// 3. Every send has its receive, of a chunk of the same length.
+/// 3. Every send has its receive, of a chunk of the same length, and both ends agree on whether
+///    they share a host.
 /// 4. No deadlock, even if each stream (from a to b) is taken strictly in order and holds only one
 ///    message.
 /// 5. The result: each output chunk holds every contribution that it should, exactly once. All

@@ -225,8 +225,14 @@ pub(super) fn check_messages(schedule: &Schedule, flow: &Flow) -> Result<(), Sch
         let peer = kind.sends_to().or(kind.receives_from()).unwrap_or(node.rank);
         return Err(ScheduleFault::Unmatched { rank: node.rank, step: node.step, peer });
     }
+    let shares_host =
+        |rank: Rank, other| schedule.programs[rank as usize].same_host.contains(&other);
     for message in &flow.messages {
         let (send, receive) = (message.send, message.receive);
+        let (from, to) = (send.rank, receive.rank);
+        if shares_host(from, to) != shares_host(to, from) {
+            return Err(ScheduleFault::HostsDiffer { from, to, receive: receive.step });
+        }
         let source = kind(send.rank, send.step).reads().next();
         let (Some(source), Some(slot)) = (source, kind(receive.rank, receive.step).writes()) else {
             continue;

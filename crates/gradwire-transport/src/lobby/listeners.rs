@@ -108,7 +108,7 @@ impl Listeners {
     pub(super) fn endpoint(&self, config: &LobbyConfig) -> Endpoint {
         Endpoint {
             rank: config.rank,
-            host_identity: host_identity(),
+            host_identity: host_identity(&config.host_id),
             hostname: hostname(),
             pid: std::process::id(),
             addresses: self.addresses.clone(),

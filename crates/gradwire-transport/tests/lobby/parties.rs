@@ -58,6 +58,7 @@ pub fn config(rank: u32, world_size: u32, store: &Arc<Store>) -> LobbyConfig {
         interfaces: vec![loopback("lo", "127.0.0.1")],
         lanes: 2,
         frames_per_lane: 16,
+        host_id: String::new(),
         shared_memory: false,
         segment_bytes: 256 << 10,
         max_frame_bytes: 16 << 10,

@@ -97,7 +97,7 @@ impl Running {
         if bytes == 0 {
             return;
         }
-        if self.coding.is_some() {
+        if self.is_encoded(placement.step) {
             self.apply_encoded(placement, received, pool, counters);
             return;
         }
@@ -142,7 +142,7 @@ impl Running {
     /// What applying a tile is.
     pub fn work_of(&self, placement: &Placement) -> Traced {
         match placement.apply {
-            _ if self.coding.is_some() => Traced::Decode,
+            _ if self.is_encoded(placement.step) => Traced::Decode,
             Apply::Copy { .. } => Traced::Copy,
             Apply::Reduce { .. } => Traced::Reduce,
         }
@@ -170,7 +170,7 @@ impl Driver {
                     let running =
                         self.operations.get_mut(&placement.operation).expect("it is in flight");
                     let (offset, tile) = (placement.offset, placement.tile);
-                    if running.has_codec() {
+                    if running.coding.is_some() {
                         running.copy_encoded(source, &placement, &mut self.pool, &self.counters);
                     } else {
                         let from =

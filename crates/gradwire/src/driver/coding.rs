@@ -22,6 +22,8 @@ pub(super) struct Tile {
     pub slot: Slot,
     /// Where it begins within its chunk, in bytes.
     pub offset: u64,
+    /// The chunk of this rank's contribution that it belongs to, if it does.
+    pub contribution: Option<u32>,
 }
 
 /// What an operation with a codec keeps.
@@ -52,7 +54,7 @@ impl Coding {
 
     /// Where the error of a tile goes, if it is wanted.
     fn error_of(&self, tile: Tile, elements: usize) -> Option<&'static mut [f32]> {
-        let chunk = self.error.get(tile.slot.chunk as usize)?;
+        let chunk = self.error.get(tile.contribution? as usize)?;
         let pointer = chunk.pointer.wrapping_add(tile.offset as usize);
         // SAFETY: the error has the layout of the slots that are sent from (checked when the
         // operation was prepared), and is the operation's alone while it is in flight.
@@ -80,8 +82,13 @@ unsafe fn floats_mut(pointer: *mut u8, elements: usize) -> &'static mut [f32] {
 }
 
 impl Running {
-    pub fn has_codec(&self) -> bool {
-        self.coding.is_some()
+    /// Whether the tiles of a send or receive travel encoded.
+    pub fn is_encoded(&self, step: StepIndex) -> bool {
+        self.coding.is_some() && self.plan.steps[step as usize].is_encoded
+    }
+
+    pub(super) fn tile_of(&self, step: StepIndex, tile: u32, slot: Slot, offset: u64) -> Tile {
+        Tile { step, tile, slot, offset, contribution: self.plan.contribution(slot) }
     }
 
     /// The bytes of a tile for one receiver.
@@ -188,9 +195,8 @@ impl Running {
         }
     }
 
-    /// Does a local step. Only copies of the own piece of an all-gather occur together with a
-    /// codec (schedules with one reduce what they receive), and their target gets what all others
-    /// decode.
+    /// Does a local step, which with a codec is a copy: schedules with one reduce what they
+    /// receive. That of the own piece of an all-gather gets what all others decode.
     pub(super) fn copy_encoded(
         &mut self,
         source: Slot,
@@ -201,12 +207,7 @@ impl Running {
         if placement.bytes == 0 {
             return;
         }
-        let tile = Tile {
-            step: placement.step,
-            tile: placement.tile,
-            slot: source,
-            offset: placement.offset,
-        };
+        let tile = self.tile_of(placement.step, placement.tile, source, placement.offset);
         let spreads = self.plan.steps[placement.step as usize].spreads;
         if spreads == 0 {
             let from = self.address(source, placement.offset, placement.tile, pool, counters);

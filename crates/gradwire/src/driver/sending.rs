@@ -3,7 +3,6 @@
 use gradwire_core::{Outgoing, Source};
 use gradwire_transport::{Frame, Payload, Wire};
 
-use super::coding::Tile;
 use super::pool::Pool;
 use super::timeline::record_work;
 use super::{Asking, Driver, InFlight, NO_TOKEN};
@@ -125,8 +124,8 @@ impl Driver {
                 add(&self.counters.bytes_sent, bytes as u64);
                 let payload = if bytes == 0 {
                     Payload::Empty
-                } else if running.has_codec() {
-                    let place = Tile { step, tile, slot, offset };
+                } else if running.is_encoded(step) {
+                    let place = running.tile_of(step, tile, slot, offset);
                     let encoded = running.encode(place, &mut self.pool, &self.counters);
                     if let Some(start) = start {
                         let tile = (tile, bytes as u32);

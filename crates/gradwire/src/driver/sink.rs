@@ -70,7 +70,7 @@ impl Sink<'_> {
         let running = self.operations.get_mut(&operation).expect("it is in flight");
         match placement.apply {
             Apply::Reduce { .. } => Landing::Borrow,
-            Apply::Copy { .. } if running.has_codec() => Landing::Borrow,
+            Apply::Copy { .. } if running.is_encoded(placement.step) => Landing::Borrow,
             Apply::Copy { destination } => {
                 let pointer = running.address(destination, offset, tile, self.pool, self.counters);
                 Landing::Direct { pointer, operation }
@@ -122,7 +122,8 @@ impl Receiver for Sink<'_> {
                 self.count(header, Some(placement.operation));
                 // The operation may have ended since the header came.
                 if let Some(running) = self.operations.get_mut(&placement.operation) {
-                    if running.has_codec() || matches!(placement.apply, Apply::Reduce { .. }) {
+                    let is_encoded = running.is_encoded(placement.step);
+                    if is_encoded || matches!(placement.apply, Apply::Reduce { .. }) {
                         let start = self.recorder.begin();
                         running.apply(&placement, payload.as_ptr(), self.pool, self.counters);
                         if let Some(start) = start {

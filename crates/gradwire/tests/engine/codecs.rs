@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use gradwire::{Codec, Collective, Communicator, DataType, Error, Memory, ReduceOp, Request};
 
-use crate::job::{WIRES, job};
+use crate::job::{WIRES, job, job_on_hosts};
 
 const CODECS: [&str; 8] =
     ["bf16", "fp16", "int8", "int6", "int5", "int4", "int4+stochastic", "fp8_e4m3"];
@@ -38,21 +38,33 @@ fn all_reduce(world: &Communicator, codec: &str, op: ReduceOp, len: usize) -> Ou
 fn all_ranks_end_with_the_same_bits_and_know_what_was_lost() {
     for wire in WIRES {
         for ranks in 1..=4 {
-            let results = Mutex::new(Vec::new());
-            job(ranks, &[("transport", wire), ("tile_bytes", "16384")], |_, world| {
-                for (codec, len) in runs() {
-                    let outcome = all_reduce(world, codec, ReduceOp::Average, len);
-                    results.lock().unwrap().push((codec, len, world.rank(), outcome));
-                }
-            });
-            let results = results.into_inner().unwrap();
-            for (codec, len) in runs() {
-                let own = |it: &&(&str, usize, u32, Outcome)| it.0 == codec && it.1 == len;
-                let outcomes: Vec<(u32, &Outcome)> =
-                    results.iter().filter(own).map(|it| (it.2, &it.3)).collect();
-                check(&outcomes, codec, len);
-            }
+            all_reduce_with_every_codec(ranks, ranks, wire);
         }
+    }
+}
+
+#[test]
+fn so_they_do_where_only_what_leaves_a_host_is_encoded() {
+    for (ranks, ranks_per_host) in [(4, 2), (5, 2), (5, 3), (6, 3), (6, 2)] {
+        all_reduce_with_every_codec(ranks, ranks_per_host, "auto");
+    }
+}
+
+fn all_reduce_with_every_codec(ranks: u32, ranks_per_host: u32, wire: &str) {
+    let results = Mutex::new(Vec::new());
+    let settings = [("transport", wire), ("tile_bytes", "16384")];
+    job_on_hosts(ranks, ranks_per_host, &settings, |_, world| {
+        for (codec, len) in runs() {
+            let outcome = all_reduce(world, codec, ReduceOp::Average, len);
+            results.lock().unwrap().push((codec, len, world.rank(), outcome));
+        }
+    });
+    let results = results.into_inner().unwrap();
+    for (codec, len) in runs() {
+        let own = |it: &&(&str, usize, u32, Outcome)| it.0 == codec && it.1 == len;
+        let outcomes: Vec<(u32, &Outcome)> =
+            results.iter().filter(own).map(|it| (it.2, &it.3)).collect();
+        check(&outcomes, codec, len);
     }
 }
 
@@ -87,21 +99,7 @@ fn check(outcomes: &[(u32, &Outcome)], codec: &str, len: usize) {
 
 #[test]
 fn gathered_pieces_are_the_same_everywhere_and_inputs_stay() {
-    job(3, &[("transport", "tcp")], |_, world| {
-        let given = values(world.rank(), 5000);
-        let mut gathered = vec![0f32; 15_000];
-        let mut request = Request::new(Collective::AllGather, DataType::F32, ReduceOp::Sum);
-        request.input = vec![Memory::read_only(&given)];
-        request.output = vec![Memory::of(&mut gathered)];
-        request.codec = Some("int6+no-hadamard".parse().unwrap());
-        submit(world, request).unwrap();
-        assert_eq!(given, values(world.rank(), 5000));
-        let mut highest = gathered.clone();
-        world.all_reduce(&mut highest, ReduceOp::Max).unwrap();
-        assert_eq!(highest, gathered, "a rank has other values");
-        let expected = (0..3).flat_map(|rank| values(rank, 5000));
-        assert!(gathered.iter().zip(expected).all(|(got, value)| (got - value).abs() < 0.05));
-    });
+    job(3, &[("transport", "tcp")], |_, world| check_all_gather(world, 5000));
 }
 
 #[test]
@@ -118,6 +116,74 @@ fn fewer_bytes_travel_and_are_counted() {
         assert!(counter("bytes_after_codec") * 7 < counter("bytes_before_codec") * 2);
         assert_eq!(counter("bytes_sent"), counter("bytes_after_codec"));
     });
+}
+
+#[test]
+fn what_stays_within_a_host_is_not_encoded() {
+    const BYTES: u64 = 4 << 20;
+    job_on_hosts(4, 2, &[], |engine, world| {
+        let mut tensor = values(world.rank(), BYTES as usize / 4);
+        let mut request = Request::new(Collective::AllReduce, DataType::F32, ReduceOp::Sum);
+        request.output = vec![Memory::of(&mut tensor)];
+        request.codec = Some("int8".parse().unwrap());
+        submit(world, request).unwrap();
+        let counters = engine.counters();
+        let counter = |name| counters.iter().find(|(it, _)| *it == name).unwrap().1;
+        // Of the half that it relays, a rank sends half to the other host, twice, and as much
+        // again, plain, to its own. The other half it sends there, plain, and receives.
+        assert_eq!(counter("bytes_before_codec"), BYTES / 2);
+        assert_eq!(counter("bytes_sent"), counter("bytes_after_codec") + BYTES);
+    });
+}
+
+#[test]
+fn scattered_sums_and_gathered_pieces_cross_hosts_encoded() {
+    for (ranks, ranks_per_host) in [(4, 2), (5, 2), (5, 3)] {
+        job_on_hosts(ranks, ranks_per_host, &[("tile_bytes", "16384")], |_, world| {
+            check_reduce_scatter(world, 5000);
+            check_all_gather(world, 5000);
+        });
+    }
+}
+
+/// Each rank's piece is the sum of the contributions less their errors.
+fn check_reduce_scatter(world: &Communicator, piece: usize) {
+    let ranks = world.size() as usize;
+    let given = values(world.rank(), piece * ranks);
+    let (mut sum, mut error) = (vec![0f32; piece], vec![f32::NAN; piece * ranks]);
+    let mut request = Request::new(Collective::ReduceScatter, DataType::F32, ReduceOp::Sum);
+    request.input = vec![Memory::read_only(&given)];
+    request.output = vec![Memory::of(&mut sum)];
+    request.error = vec![Memory::of(&mut error)];
+    request.codec = Some("int6".parse().unwrap());
+    submit(world, request).unwrap();
+    assert_eq!(given, values(world.rank(), piece * ranks), "the input was written");
+    let mut lost = [error.iter().map(|it| it.abs()).fold(0.0, f32::max)];
+    world.all_reduce(&mut lost, ReduceOp::Max).unwrap();
+    assert!(lost[0] > 0.0, "nothing was lost: was the codec used?");
+    let mut kept: Vec<f32> = given.iter().zip(&error).map(|(value, error)| value - error).collect();
+    world.all_reduce(&mut kept, ReduceOp::Sum).unwrap();
+    let expected = &kept[world.rank() as usize * piece..][..piece];
+    for (index, (got, expected)) in sum.iter().zip(expected).enumerate() {
+        assert!((got - expected).abs() < 1e-4, "element {index}: {got} for {expected}");
+    }
+}
+
+fn check_all_gather(world: &Communicator, piece: usize) {
+    let ranks = world.size();
+    let given = values(world.rank(), piece);
+    let mut gathered = vec![0f32; piece * ranks as usize];
+    let mut request = Request::new(Collective::AllGather, DataType::F32, ReduceOp::Sum);
+    request.input = vec![Memory::read_only(&given)];
+    request.output = vec![Memory::of(&mut gathered)];
+    request.codec = Some("int6+no-hadamard".parse().unwrap());
+    submit(world, request).unwrap();
+    assert_eq!(given, values(world.rank(), piece), "the input was written");
+    let mut highest = gathered.clone();
+    world.all_reduce(&mut highest, ReduceOp::Max).unwrap();
+    assert_eq!(highest, gathered, "a rank has other values");
+    let expected = (0..ranks).flat_map(|rank| values(rank, piece));
+    assert!(gathered.iter().zip(expected).all(|(got, value)| (got - value).abs() < 0.05));
 }
 
 #[test]

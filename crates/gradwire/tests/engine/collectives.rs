@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use gradwire::{Algorithm, Collective, Communicator, DataType, Memory, ReduceOp, Request};
 
-use crate::job::{WIRES, job};
+use crate::job::{WIRES, job, job_on_hosts};
 use crate::values::{contribution, encode, reduce};
 
 /// Small tiles, so that few elements are many tiles.
@@ -103,19 +103,36 @@ fn combinations(collective: Collective) -> Vec<(DataType, ReduceOp)> {
 fn every_collective_with_every_algorithm_is_right() {
     for wire in WIRES {
         for ranks in 1..=5 {
-            job(ranks, &[("transport", wire), SMALL_TILES], |_, world| {
-                for collective in collectives(ranks) {
-                    let supported = Algorithm::ALL.into_iter().filter(|it| it.supports(collective));
-                    for algorithm in supported {
-                        for (dtype, op) in combinations(collective) {
-                            for elements in [1, 5, 1000] {
-                                let case = Case { collective, algorithm, dtype, op, elements };
-                                check(world, case);
-                            }
-                        }
-                    }
+            let settings = [("transport", wire), SMALL_TILES];
+            job(ranks, &settings, |_, world| check_all(world, &Algorithm::ALL));
+        }
+    }
+}
+
+const IN_LEVELS: [Algorithm; 2] = [Algorithm::Hierarchical, Algorithm::HierarchicalRing];
+
+#[test]
+fn ranks_that_share_hosts_reduce_within_them_first() {
+    for (ranks, ranks_per_host) in [(4, 2), (5, 2), (6, 3), (6, 2)] {
+        job_on_hosts(ranks, ranks_per_host, &[SMALL_TILES], |_, world| {
+            check_all(world, &IN_LEVELS);
+            for algorithm in IN_LEVELS {
+                check_uneven_all_gather(world, algorithm);
+                check_uneven_reduce_scatter(world, algorithm);
+            }
+        });
+    }
+}
+
+/// All that the algorithms do, with all types and operators.
+fn check_all(world: &Communicator, algorithms: &[Algorithm]) {
+    for collective in collectives(world.size()) {
+        for &algorithm in algorithms.iter().filter(|it| it.supports(collective)) {
+            for (dtype, op) in combinations(collective) {
+                for elements in [1, 5, 1000] {
+                    check(world, Case { collective, algorithm, dtype, op, elements });
                 }
-            });
+            }
         }
     }
 }
@@ -168,7 +185,7 @@ fn all_ranks_and_all_runs_get_the_same_bits() {
 
 /// Rank r's share where shares differ, some of them empty.
 fn share(rank: usize) -> usize {
-    [700, 0, 3, 1201, 64][rank]
+    [700, 0, 3, 1201, 64, 9][rank]
 }
 
 /// Cuts memory into pieces of so many elements (of 4 bytes).

@@ -10,13 +10,23 @@ pub const WIRES: [&str; 2] = ["shm", "tcp"];
 
 /// Runs `body` on every rank, each a thread with an engine of its own; they leave together.
 pub fn job(ranks: u32, settings: &[(&str, &str)], body: impl Fn(&Engine, &Communicator) + Sync) {
+    job_on_hosts(ranks, ranks, settings, body);
+}
+
+/// As [`job`], with so many ranks on each host.
+pub fn job_on_hosts(
+    ranks: u32,
+    ranks_per_host: u32,
+    settings: &[(&str, &str)],
+    body: impl Fn(&Engine, &Communicator) + Sync,
+) {
     let server = StoreServer::start("127.0.0.1:0").unwrap();
     let address = server.address().to_string();
     std::thread::scope(|scope| {
         for rank in 0..ranks {
             let (address, body) = (&address, &body);
             scope.spawn(move || {
-                let engine = start(rank, ranks, address, settings);
+                let engine = start((rank, ranks, ranks_per_host), address, settings);
                 let world = engine.world().unwrap();
                 body(&engine, &world);
                 // Fails where this rank or another has left already, as it may.
@@ -28,12 +38,17 @@ pub fn job(ranks: u32, settings: &[(&str, &str)], body: impl Fn(&Engine, &Commun
     });
 }
 
-/// One rank's engine.
-fn start(rank: u32, ranks: u32, store: &str, settings: &[(&str, &str)]) -> Engine {
+/// The engine of a rank, one of so many, of which so many are on each host.
+fn start(
+    (rank, ranks, ranks_per_host): (u32, u32, u32),
+    store: &str,
+    settings: &[(&str, &str)],
+) -> Engine {
     let mut config = EngineConfig {
         rank,
         world_size: ranks,
-        local_world_size: ranks,
+        local_world_size: ranks_per_host,
+        host_id: (rank / ranks_per_host).to_string(),
         timeout: Duration::from_secs(30),
         interfaces: Some("lo".to_owned()),
         ..EngineConfig::default()
