@@ -6,13 +6,14 @@ this rank's gradient minus this rank's approximation: no rank holds a part of an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
 
 
@@ -58,6 +59,18 @@ class PowerSgd:
             return lost
 
         return finish
+
+    def state_dict(self, parameters: Named) -> dict[str, Any]:
+        """Return the factors by the names of their parameters; the same on all ranks."""
+        return {"right": by_name(self._right, parameters)}
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Named) -> None:
+        """Start from saved factors."""
+        tensors = {id(parameter): parameter for _, parameter in parameters}
+        self._right = {
+            key: factor.to(tensors[key].device)
+            for key, factor in by_identity(state["right"], parameters).items()
+        }
 
     def _start_of(self, parameter: Tensor, matrix: Tensor) -> Tensor:
         known = self._right.get(id(parameter))

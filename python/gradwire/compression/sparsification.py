@@ -10,7 +10,7 @@ elements that all ranks draw alike, so it needs no indices and is linear (Stich 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire import _native
+from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
 
 _BLOCK = 256
@@ -48,6 +49,14 @@ class Sparsifier:
         if self._config.codec == "top_k":
             return self._start_largest(group, gradients)
         return self._start_random(group, parameters, gradients)
+
+    def state_dict(self, parameters: Named) -> dict[str, Any]:
+        """Return how often elements of each parameter were drawn; the same on all ranks."""
+        return {"uses": by_name(self._uses, parameters)}
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Named) -> None:
+        """Go on to draw where a saved run was."""
+        self._uses = Counter(by_identity(state["uses"], parameters))
 
     def _start_largest(self, group: Any, gradients: Sequence[Tensor]) -> Finisher:
         hosts = [gradient.cpu() for gradient in gradients]
