@@ -20,36 +20,49 @@ _CODEC = Codec("int8/128")
 
 
 class _Residual:
-    """Values in 8 bits."""
+    """Values in 8 bits.
+
+    Attributes
+    ----------
+    elements
+        How many.
+    factor
+        What they are multiplied by: another loss scale must not round them once more.
+    """
 
     def __init__(self, values: Tensor) -> None:
         values = values.contiguous()
         self.elements = values.numel()
+        self.factor = 1.0
         self._encoded = torch.empty(_CODEC.encoded_bytes(self.elements), dtype=torch.uint8)
         _CODEC.encode(_place(values), _place(self._encoded), 0)
 
     def saved(self) -> dict[str, Any]:
         """Return what `loaded` makes the same bits of."""
-        return {"elements": self.elements, "encoded": self._encoded}
+        return {"elements": self.elements, "factor": self.factor, "encoded": self._encoded}
 
     @classmethod
     def loaded(cls, saved: Mapping[str, Any]) -> _Residual:
         """Return what was saved."""
         residual = cls.__new__(cls)
-        residual.elements, residual._encoded = saved["elements"], saved["encoded"]
+        residual.elements, residual.factor = saved["elements"], saved["factor"]
+        residual._encoded = saved["encoded"]
         if residual._encoded.numel() != _CODEC.encoded_bytes(residual.elements):
             raise ValueError("a saved residual is damaged: its length does not fit its elements")
         return residual
 
     def add_to(self, values: Tensor) -> None:
         """Add them to contiguous float32 values on the host."""
-        _CODEC.decode_add(_place(self._encoded), _place(values))
+        if self.factor == 1.0:
+            _CODEC.decode_add(_place(self._encoded), _place(values))
+        else:
+            values.add_(self.values())
 
     def values(self) -> Tensor:
         """Return them as they are."""
         values = torch.zeros(self.elements)
-        self.add_to(values)
-        return values
+        _CODEC.decode_add(_place(self._encoded), _place(values))
+        return values if self.factor == 1.0 else values.mul_(self.factor)
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
@@ -75,14 +88,22 @@ class ErrorFeedback:
         self._measures = measures
         self._kept: dict[int, _Residual] = {}
         self._next: dict[int, _Residual | None] = {}
+        self._waiting: set[int] = set()
         self._squares: dict[int, float] = {}
         self._all_finite = True
         self._scale = 1.0
 
     def add(self, parameter: Tensor, gradient: Tensor) -> bool:
-        """Add a parameter's residual to its gradient (float32, contiguous); true if it has one."""
+        """Add a parameter's residual to its gradient (float32, contiguous); true if it did.
+
+        A gradient that is zero everywhere is one that this rank does not have. If no rank has one,
+        nobody takes the sum: the residual waits for the next gradient.
+        """
         kept = self._kept.get(id(parameter))
         if kept is None:
+            return False
+        if not bool(gradient.any()):
+            self._waiting.add(id(parameter))
             return False
         if gradient.is_cpu:
             kept.add_to(gradient)
@@ -101,6 +122,10 @@ class ErrorFeedback:
             return
         if self._decay != 1.0:
             residual.mul_(self._decay)
+        if id(parameter) in self._waiting:
+            if not bool(residual.any()):
+                return
+            self._kept[id(parameter)].add_to(residual)
         self._next[id(parameter)] = _Residual(residual)
         if self._measures:
             self._squares[id(parameter)] = _square(residual)
@@ -119,6 +144,7 @@ class ErrorFeedback:
                 else:
                     self._kept[key] = residual
         self._next.clear()
+        self._waiting.clear()
         self._all_finite = True
         if loss_scale is not None and loss_scale != self._scale:
             self.scale(loss_scale / self._scale)
@@ -127,13 +153,16 @@ class ErrorFeedback:
 
     def scale(self, factor: float) -> None:
         """Multiply all residuals, as when the loss scale changes."""
-        for key, kept in self._kept.items():
-            self._kept[key] = _Residual(kept.values().mul_(factor))
+        for residual in self._kept.values():
+            residual.factor *= factor
+        for key in self._squares:
+            self._squares[key] *= factor**2
 
     def clear(self) -> None:
         """Forget all residuals."""
         self._kept.clear()
         self._next.clear()
+        self._waiting.clear()
         self._squares.clear()
 
     def norm(self) -> float:

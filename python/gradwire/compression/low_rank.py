@@ -55,7 +55,8 @@ class PowerSgd:
             ):
                 lost.append((matrix - basis @ mine.T).view(-1))
                 matrix.copy_(basis @ mean.T)
-                self._right[id(parameter)] = mean
+                if bool(torch.isfinite(mean).all()):
+                    self._right[id(parameter)] = mean
             return lost
 
         return finish
@@ -74,7 +75,7 @@ class PowerSgd:
 
     def _start_of(self, parameter: Tensor, matrix: Tensor) -> Tensor:
         known = self._right.get(id(parameter))
-        if known is not None and bool(torch.isfinite(known).all()):
+        if known is not None:
             return known
         rank = min(self._rank, *matrix.shape)
         generator = torch.Generator().manual_seed(matrix.numel())  # The same on all ranks.

@@ -92,9 +92,7 @@ class Sparsifier:
         self, group: Any, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
     ) -> Finisher:
         chosen = [self._draw(*pair) for pair in zip(parameters, gradients, strict=True)]
-        values = torch.cat(
-            [gradient[indices] for gradient, indices in zip(gradients, chosen, strict=True)]
-        )
+        values = torch.cat([_drawn(*pair) for pair in zip(gradients, chosen, strict=True)])
         work = group._reduce_in_place("all_reduce", values, dist.ReduceOp.AVG, 0, None)
         feeds_back = self._config.feeds_back
 
@@ -122,6 +120,12 @@ class Sparsifier:
         count = max(1, round(gradient.numel() * self._config.density))
         indices = torch.randint(gradient.numel(), (count,), generator=generator)
         return torch.unique(indices).to(gradient.device)
+
+
+def _drawn(gradient: Tensor, indices: Tensor) -> Tensor:
+    """Return some elements, or NaN for each if any element is not finite: all ranks have to see."""
+    finite = torch.isfinite(gradient).all()
+    return torch.where(finite, gradient[indices], torch.nan)
 
 
 def _start_blocks(group: Any, gradients: Sequence[Tensor]) -> Finisher:
