@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gradwire import tracing
 from gradwire.compression.checkpoint import Named, by_name, check_known
 from gradwire.compression.configuration import CompressionConfig
 from gradwire.compression.measuring import CodecMeter
@@ -247,10 +248,11 @@ class Controller:
         if alarm is not None:
             self._alarm_until = self._step + 1 + ALARM_STEPS
             self._planned_step = self._alarm_until
-            _log.warning("step %d: %s; no compression for %d steps", self._step, alarm, ALARM_STEPS)
+            self._tell(logging.WARNING, "alarm", f"{alarm}; no compression for {ALARM_STEPS} steps")
         elif link_changed and not self.is_measured and self._step >= self._alarm_until:
             self._planned_step = self._step + 1
-            _log.info("step %d: the link has changed; the next step is measured", self._step)
+            why = "the link has changed; the next step is measured"
+            self._tell(logging.INFO, "link changed", why)
         if alarm is not None or link_changed or self.is_measured:
             self._link.restart()
         else:
@@ -321,7 +323,17 @@ class Controller:
         self._plan = plan
         self._planned_step += INTERVALS[min(self._plans, len(INTERVALS) - 1)]
         self._plans += 1
-        _log.info("step %d: %s\n%s", self._step, plan.reason, self.table())
+        codecs = {self._name(key): codec for key, codec in sorted(plan.codecs.items())}
+        self._tell(logging.INFO, f"plan {self._plans}", plan.reason, codecs)
+
+    def _tell(
+        self, level: int, what: str, why: str, codecs: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a decision into the log, and into the trace if there is one."""
+        table = "" if codecs is None else f"\n{self.table()}"
+        _log.log(level, "step %d: %s%s", self._step, why, table)
+        arguments = {} if codecs is None else {"codecs": codecs}
+        tracing.instant(what, "compression", step=self._step, why=why, **arguments)
 
     def _busy_seconds(self) -> float:
         """Return how long at least one bucket was on its way."""
@@ -359,10 +371,12 @@ class Controller:
             saved, predicted = plan.saved.get(key, 0.0), plan.errors.get(key, 0.0)
             error = self._measured_errors.get(key)
             measured = "" if error is None or codec == NONE else f"{error:10.1e}"
-            name = self._names.get(key, f"parameter {key}")
             choice = f"{codec:<5}{1e3 * saved:>10.2f}{predicted:>11.1e}{measured}"
-            lines.append(f"{name:<40}{shape:>14}  {choice}")
+            lines.append(f"{self._name(key):<40}{shape:>14}  {choice}")
         return "\n".join(lines)
+
+    def _name(self, key: int) -> str:
+        return self._names.get(key, f"parameter {key}")
 
     def state_dict(self, parameters: Named) -> dict[str, Any]:
         """Return what a resumed run starts from; tensors go by their parameters' names."""

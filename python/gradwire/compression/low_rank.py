@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.traffic import all_reduced, count_sent
 
 
 class PowerSgd:
@@ -48,6 +49,7 @@ class PowerSgd:
             orthogonal = [torch.linalg.qr(factor).Q for factor in _unpacked(packed, left)]
             own = [matrix.T @ factor for matrix, factor in zip(matrices, orthogonal, strict=True)]
             means = torch.cat([factor.reshape(-1) for factor in own])
+            count_sent(group, gradients, all_reduced(group, packed, means))
             group._reduce_in_place("all_reduce", means, dist.ReduceOp.AVG, 0, None)._outcome()
             lost = []
             for parameter, matrix, basis, mine, mean in zip(

@@ -20,6 +20,7 @@ from torch import Tensor
 from gradwire import _native
 from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.traffic import all_reduced, count_sent
 
 _BLOCK = 256
 """Elements of a block of `block_sparse`."""
@@ -69,6 +70,7 @@ class Sparsifier:
             _native.encode_top_k(_place(host), count, _place(piece))
         gathered = torch.empty(group.size(), wire.numel(), dtype=torch.uint8)
         work = group._move("all_gather", [wire], [gathered])
+        count_sent(group, gradients, (group.size() - 1) * wire.nbytes)
 
         def finish() -> list[Tensor]:
             work._outcome()
@@ -94,6 +96,7 @@ class Sparsifier:
         chosen = [self._draw(*pair) for pair in zip(parameters, gradients, strict=True)]
         values = torch.cat([_drawn(*pair) for pair in zip(gradients, chosen, strict=True)])
         work = group._reduce_in_place("all_reduce", values, dist.ReduceOp.AVG, 0, None)
+        count_sent(group, gradients, all_reduced(group, values))
         feeds_back = self._config.feeds_back
 
         def finish() -> list[Tensor]:
@@ -139,6 +142,7 @@ def _start_blocks(group: Any, gradients: Sequence[Tensor]) -> Finisher:
         packed = torch.cat(
             [block[mask].reshape(-1) for block, mask in zip(blocks, chosen, strict=True)]
         )
+        count_sent(group, gradients, all_reduced(group, filled, packed))
         group._reduce_in_place("all_reduce", packed, dist.ReduceOp.AVG, 0, None)._outcome()
         start = 0
         for gradient, block, mask in zip(gradients, blocks, chosen, strict=True):
