@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -251,4 +252,7 @@ def test_fully_sharded(weights: str | None) -> None:
 def test_adaptive_says_what_it_chose() -> None:
     tables = run(adaptive_says_what_it_chose, 2)
     assert tables[0] == tables[1]
-    assert "plan 3" in tables[0] and "codec" in tables[0]
+    plans = re.match(r"plan (\d+): ", tables[0])
+    # After steps 4, 14 and 34; more if the machine was busy and the link seemed to change.
+    assert plans is not None and int(plans[1]) >= 3, tables[0]
+    assert "codec" in tables[0]
