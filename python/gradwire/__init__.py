@@ -21,6 +21,7 @@ from gradwire.compression import (
     reduce_scatter,
 )
 from gradwire.errors import GradwireError
+from gradwire.logs import start_logging
 from gradwire.parallel import Parallel, parallelize
 from gradwire.process_group import GradwireBackend, GradwireProcessGroup
 from gradwire.registration import Options, options, register
@@ -48,5 +49,6 @@ __all__ = [
     "tracing",
 ]
 
+start_logging()
 compiler.skip(collectives, lineage, process_group, staging, tracing, work)
 register()

@@ -35,6 +35,9 @@ class Engine:
     def counters(self) -> dict[str, int]:
         """Return the engine's counters."""
 
+    def count_encoded(self, before: int, after: int) -> None:
+        """Count bytes that the caller sends encoded by itself, before and after."""
+
     def start_trace(self) -> None:
         """Start to record a trace, on all ranks: their clocks are compared first."""
 

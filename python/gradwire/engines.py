@@ -71,6 +71,10 @@ class SharedEngine:
         """Return the engine's counters."""
         return self._engine.counters()
 
+    def count_encoded(self, before: int, after: int) -> None:
+        """Count bytes that were encoded outside of the engine, before and after."""
+        self._engine.count_encoded(before, after)
+
     def start_trace(self) -> None:
         """Start to record a trace; all ranks of the engine do so."""
         self._engine.start_trace()

@@ -85,6 +85,10 @@ class _Group(Collectives):
         """Return the counters of the engine that serves this group."""
         return self._engine.counters()
 
+    def count_encoded(self, before: int, after: int) -> None:
+        """Count bytes that were encoded outside of the engine, before and after."""
+        self._engine.count_encoded(before, after)
+
     def limit_in_flight(self, bytes: int | None) -> None:
         """Keep the bytes on their way to each peer over TCP to about so many; `None`: no limit."""
         self._engine.limit_in_flight(bytes)

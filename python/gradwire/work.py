@@ -309,7 +309,8 @@ class DeviceWork(AsyncWork):
         return [self._arguments.device]
 
     def _outcome(self) -> list[Any]:
-        self._finish(None)
+        # Also the calling thread's stream has to wait: what it queues next reads the results.
+        self.wait()
         return self._outputs
 
     def _complete(self, future: OperationFuture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.compression.error_feedback import ErrorFeedback
 from job import run
 
 TOLERANCES = {"bf16": 8e-3, "fp16": 1e-3, "int8": 2e-2, "int6": 8e-2, "int5": 0.15, "int4": 0.3}
@@ -178,52 +178,6 @@ def hook_trains(name: str) -> None:
     assert losses[-1] < 0.9 * losses[0], (name, losses)
 
 
-def residuals_are_saved_and_carried_over() -> None:
-    """Resume bit for bit; with another number of ranks keep the sum of what is due."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    state, model = hooked("top_k", density=0.05)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train(model, optimizer, range(6))
-    saved = state.state_dict(model.module)
-    weights = {name: value.clone() for name, value in model.module.state_dict().items()}
-    assert saved["residuals"], "top_k leaves something behind"
-    expected = train(model, optimizer, range(6, 9))
-    again, copy = hooked("top_k", density=0.05)
-    copy.module.load_state_dict(weights)
-    again.load_state_dict(saved, copy.module)
-    got = train(copy, torch.optim.SGD(copy.parameters(), lr=0.1), range(6, 9))
-    assert got == expected
-    again.load_state_dict(saved, copy.module)
-    everyone: list[Any] = [None] * size
-    dist.all_gather_object(everyone, saved)
-    feedback = ErrorFeedback()
-    feedback.load_state_dict(everyone * 2, rank, size)  # From twice as many ranks.
-    feedback.adopt(copy.module.named_parameters())
-    for name, parameter in copy.module.named_parameters():
-        if name not in saved["residuals"]:
-            continue
-        before, after = torch.zeros(parameter.numel()), torch.zeros(parameter.numel())
-        again.feedback.add(parameter, before)
-        feedback.add(parameter, after)
-        dist.all_reduce(before, dist.ReduceOp.AVG)
-        dist.all_reduce(after, dist.ReduceOp.AVG)
-        torch.testing.assert_close(after, before, rtol=0.05, atol=1e-2 * float(before.abs().max()))
-
-
-def a_skipped_step_leaves_residuals_alone() -> None:
-    state, model = hooked("int2")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train(model, optimizer, range(4))
-    before = state.state_dict(model.module)["residuals"]
-    optimizer.zero_grad()
-    loss = loss_of(model, batch(0, dist.get_rank()), True)
-    (loss * (torch.inf if dist.get_rank() == 0 else 1.0)).backward()
-    after = state.state_dict(model.module)["residuals"]
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name]["encoded"], after[name]["encoded"]) for name in before)
-    assert not all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-
-
 def one_bit_adam_trains() -> None:
     model = Network()
     optimizer = gradwire.OneBitAdam(model.parameters(), lr=5e-3, warm_up_steps=20)
@@ -286,14 +240,6 @@ def test_hooks_train() -> None:
     run(hooks_train, 2, seconds=120)
 
 
-def test_residuals_are_saved_and_carried_over() -> None:
-    run(residuals_are_saved_and_carried_over, 2)
-
-
-def test_a_skipped_step_leaves_residuals_alone() -> None:
-    run(a_skipped_step_leaves_residuals_alone, 2)
-
-
 def test_one_bit_adam_trains() -> None:
     run(one_bit_adam_trains, 2)
 
@@ -306,4 +252,7 @@ def test_fully_sharded(weights: str | None) -> None:
 def test_adaptive_says_what_it_chose() -> None:
     tables = run(adaptive_says_what_it_chose, 2)
     assert tables[0] == tables[1]
-    assert "plan 3" in tables[0] and "codec" in tables[0]
+    plans = re.match(r"plan (\d+): ", tables[0])
+    # After steps 4, 14 and 34; more if the machine was busy and the link seemed to change.
+    assert plans is not None and int(plans[1]) >= 3, tables[0]
+    assert "codec" in tables[0]

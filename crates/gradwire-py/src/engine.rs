@@ -63,6 +63,11 @@ impl Engine {
         self.inner.counters().into_iter().collect()
     }
 
+    /// Count bytes that the caller sends encoded by itself, before and after.
+    fn count_encoded(&self, py: Python<'_>, before: u64, after: u64) {
+        py.detach(|| self.inner.count_encoded(before, after));
+    }
+
     /// Start to record a trace, on all ranks: their clocks are compared first.
     fn start_trace(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.inner.start_trace()).map_err(|error| exception(py, &error))

@@ -16,7 +16,7 @@ use gradwire_transport::{
 use rustc_hash::FxHasher;
 
 use crate::communicator::Group;
-use crate::counters::Counters;
+use crate::counters::{Counters, add};
 use crate::driver::{Asking, Driver, Start};
 use crate::status::Publisher;
 use crate::trace::{Recorder, Session};
@@ -284,6 +284,14 @@ impl Engine {
     /// Counters since the start, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.handle.shared.counters.read()
+    }
+
+    /// Counts bytes that the caller sends encoded by itself, before and after, with those of codecs.
+    pub fn count_encoded(&self, before: u64, after: u64) {
+        self.handle.shared.with_driver(|driver| {
+            add(&driver.counters.bytes_before_codec, before);
+            add(&driver.counters.bytes_after_codec, after);
+        });
     }
 
     /// Keeps the bytes that are on their way to each peer over TCP to about so many, so that urgent

@@ -15,12 +15,14 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gradwire import tracing
+from gradwire.compression.checkpoint import Named, by_name, check_known
 from gradwire.compression.configuration import CompressionConfig
 from gradwire.compression.measuring import CodecMeter
 from gradwire.compression.planning import (
@@ -48,6 +50,13 @@ ALARM_STEPS = 10
 EMBEDDING_ASPECT = 8
 """Where the model is not known, a matrix with so many times more rows than columns is taken for an
 embedding."""
+
+_BY_TENSOR = ("codecs", "saved", "errors")
+"""Parts of a plan that are tables over tensors."""
+
+From = TypeVar("From")
+To = TypeVar("To")
+Value = TypeVar("Value")
 
 
 class Controller:
@@ -239,10 +248,11 @@ class Controller:
         if alarm is not None:
             self._alarm_until = self._step + 1 + ALARM_STEPS
             self._planned_step = self._alarm_until
-            _log.warning("step %d: %s; no compression for %d steps", self._step, alarm, ALARM_STEPS)
+            self._tell(logging.WARNING, "alarm", f"{alarm}; no compression for {ALARM_STEPS} steps")
         elif link_changed and not self.is_measured and self._step >= self._alarm_until:
             self._planned_step = self._step + 1
-            _log.info("step %d: the link has changed; the next step is measured", self._step)
+            why = "the link has changed; the next step is measured"
+            self._tell(logging.INFO, "link changed", why)
         if alarm is not None or link_changed or self.is_measured:
             self._link.restart()
         else:
@@ -313,7 +323,17 @@ class Controller:
         self._plan = plan
         self._planned_step += INTERVALS[min(self._plans, len(INTERVALS) - 1)]
         self._plans += 1
-        _log.info("step %d: %s\n%s", self._step, plan.reason, self.table())
+        codecs = {self._name(key): codec for key, codec in sorted(plan.codecs.items())}
+        self._tell(logging.INFO, f"plan {self._plans}", plan.reason, codecs)
+
+    def _tell(
+        self, level: int, what: str, why: str, codecs: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a decision into the log, and into the trace if there is one."""
+        table = "" if codecs is None else f"\n{self.table()}"
+        _log.log(level, "step %d: %s%s", self._step, why, table)
+        arguments = {} if codecs is None else {"codecs": codecs}
+        tracing.instant(what, "compression", step=self._step, why=why, **arguments)
 
     def _busy_seconds(self) -> float:
         """Return how long at least one bucket was on its way."""
@@ -351,33 +371,67 @@ class Controller:
             saved, predicted = plan.saved.get(key, 0.0), plan.errors.get(key, 0.0)
             error = self._measured_errors.get(key)
             measured = "" if error is None or codec == NONE else f"{error:10.1e}"
-            name = self._names.get(key, f"parameter {key}")
             choice = f"{codec:<5}{1e3 * saved:>10.2f}{predicted:>11.1e}{measured}"
-            lines.append(f"{name:<40}{shape:>14}  {choice}")
+            lines.append(f"{self._name(key):<40}{shape:>14}  {choice}")
         return "\n".join(lines)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run starts from."""
+    def _name(self, key: int) -> str:
+        return self._names.get(key, f"parameter {key}")
+
+    def state_dict(self, parameters: Named) -> dict[str, Any]:
+        """Return what a resumed run starts from; tensors go by their parameters' names."""
+        names = {key: name for name, key in by_name(self._keys, parameters).items()}
+        plan = None if self._plan is None else asdict(self._plan)
+        if plan is not None:
+            plan |= {part: _renamed(plan[part], names) for part in _BY_TENSOR}
         return {
             "step": self._step,
             "planned_step": self._planned_step,
             "plans": self._plans,
-            "plan": None if self._plan is None else asdict(self._plan),
+            "plan": plan,
             "alarm_until": self._alarm_until,
             "usual_norm": self._gradients.usual_norm,
+            "residuals_grow": self._residuals_grow,
             "error_factor": self._error_factor,
-            "shapes": self._shapes,
+            "measured_errors": _renamed(self._measured_errors, names),
+            "seconds_per_byte": self._seconds_per_byte,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a saved run was; parameters come in the same order again."""
+    def load_state_dict(
+        self, state: Mapping[str, Any], parameters: Named, *, resized: bool = False
+    ) -> None:
+        """Go on where a saved run was; all ranks load what was saved in the same step.
+
+        Parameters
+        ----------
+        state
+            What `state_dict` returned.
+        parameters
+            The model's, in the same order on all ranks.
+        resized
+            Whether it comes from a run with another number of ranks. Its plan was for that number,
+            and so was what it measured: the next step is measured, and planned for.
+        """
+        keys = {name: self._key(one) for name, one in parameters if one.requires_grad}
+        plan = None if resized else state["plan"]
+        if plan is not None:
+            check_known(plan["codecs"], keys)
+            plan = Plan(**plan | {part: _renamed(plan[part], keys) for part in _BY_TENSOR})
+        self._plan = plan
         self._step = state["step"]
-        self._planned_step = state["planned_step"]
         self._plans = state["plans"]
-        self._plan = None if state["plan"] is None else Plan(**state["plan"])
         self._alarm_until = state["alarm_until"]
         self._gradients.usual_norm = state["usual_norm"]
+        self._link.restart()
+        self._start_step()
+        if resized:
+            self._planned_step = max(self._step, self._alarm_until, FIRST_PLAN)
+            return
+        self._planned_step = state["planned_step"]
+        self._residuals_grow = state["residuals_grow"]
         self._error_factor = state["error_factor"]
+        self._measured_errors = _renamed(state["measured_errors"], keys)
+        self._seconds_per_byte = state["seconds_per_byte"]
 
     # ------------------------------------------------------------- tensors
 
@@ -400,6 +454,10 @@ class Controller:
             rows, columns = parameter.shape[0], parameter.shape[1:].numel()
             embeds = parameter.dim() > 1 and rows >= EMBEDDING_ASPECT * columns
         return self._config.embedding_bits if embeds else 0
+
+
+def _renamed(table: Mapping[From, Value], names: Mapping[From, To]) -> dict[To, Value]:
+    return {names[key]: value for key, value in table.items()}
 
 
 def _encoded_square(square: float, spread: float, ranks: int) -> float:

@@ -6,14 +6,14 @@ from the backward pass meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
 
-from gradwire.collectives import Delivery
+from gradwire.compression.arrangement import Arrived, content_of, give_back
 from gradwire.compression.bucket import BucketContent, BucketJob
 from gradwire.compression.configuration import CompressionConfig, as_config
 from gradwire.compression.state import CompressionState
@@ -25,18 +25,13 @@ def _hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
     if bucket.index() == 0:
         state.begin_step()
     buffer = bucket.buffer()
-    name = f"bucket {bucket.index()}"
-    content = BucketContent(
-        bucket.index(),
-        bucket.parameters(),
-        [gradient.view(-1) for gradient in bucket.gradients()],
-        buffer,
-        name,
-        Delivery(label=name),
-    )
-    job = state.start(content)
+    content = content_of(bucket.index(), bucket.parameters(), bucket.gradients(), buffer)
     future = OperationFuture(None, [] if buffer.is_cpu else [buffer.device])
-    POOL.run(lambda: _finish(state, job, future, buffer))
+    together = state.arrangement.add(Arrived(content, future), bucket.is_last())
+    if together:
+        contents = state.arrangement.contents(together)
+        jobs = [state.start(content) for content in contents]
+        POOL.run(lambda: _finish(state, jobs, contents, together))
     return future
 
 
@@ -45,18 +40,25 @@ _hook.__annotations__ = {"bucket": dist.GradBucket, "return": Future[Tensor]}
 
 
 def _finish(
-    state: CompressionState, job: BucketJob, future: OperationFuture, buffer: Tensor
+    state: CompressionState,
+    jobs: Sequence[BucketJob],
+    contents: Sequence[BucketContent],
+    arrived: Sequence[Arrived],
 ) -> None:
     failure: BaseException | None = None
     try:
-        job.finish(drives=False)
+        for job in jobs:
+            job.finish(drives=False)
+        give_back(contents, arrived)
     except Exception as error:  # noqa: BLE001 - DDP raises it where it waits
         failure = error
-    state.finished()
-    if failure is None:
-        future.set_result(buffer)
-    else:
-        future.fail(failure)
+    for _ in jobs:
+        state.finished()
+    for one in arrived:
+        if failure is None:
+            one.future.set_result(one.content.buffer)
+        else:
+            one.future.fail(failure)
 
 
 def ddp_hook(

@@ -6,14 +6,16 @@ this rank's gradient minus this rank's approximation: no rank holds a part of an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.traffic import all_reduced, count_sent
 
 
 class PowerSgd:
@@ -47,6 +49,7 @@ class PowerSgd:
             orthogonal = [torch.linalg.qr(factor).Q for factor in _unpacked(packed, left)]
             own = [matrix.T @ factor for matrix, factor in zip(matrices, orthogonal, strict=True)]
             means = torch.cat([factor.reshape(-1) for factor in own])
+            count_sent(group, gradients, all_reduced(group, packed, means))
             group._reduce_in_place("all_reduce", means, dist.ReduceOp.AVG, 0, None)._outcome()
             lost = []
             for parameter, matrix, basis, mine, mean in zip(
@@ -54,14 +57,27 @@ class PowerSgd:
             ):
                 lost.append((matrix - basis @ mine.T).view(-1))
                 matrix.copy_(basis @ mean.T)
-                self._right[id(parameter)] = mean
+                if bool(torch.isfinite(mean).all()):
+                    self._right[id(parameter)] = mean
             return lost
 
         return finish
 
+    def state_dict(self, parameters: Named) -> dict[str, Any]:
+        """Return the factors by the names of their parameters; the same on all ranks."""
+        return {"right": by_name(self._right, parameters)}
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Named) -> None:
+        """Start from saved factors."""
+        tensors = {id(parameter): parameter for _, parameter in parameters}
+        self._right = {
+            key: factor.to(tensors[key].device)
+            for key, factor in by_identity(state["right"], parameters).items()
+        }
+
     def _start_of(self, parameter: Tensor, matrix: Tensor) -> Tensor:
         known = self._right.get(id(parameter))
-        if known is not None and bool(torch.isfinite(known).all()):
+        if known is not None:
             return known
         rank = min(self._rank, *matrix.shape)
         generator = torch.Generator().manual_seed(matrix.numel())  # The same on all ranks.

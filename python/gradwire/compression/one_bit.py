@@ -8,13 +8,15 @@ error feedback on both ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire.compression.checkpoint import all_states, is_of_rank, of_rank
 from gradwire.compression.error_feedback import ErrorFeedback
 from gradwire.compression.operations import gradwire_group
 
@@ -135,12 +137,41 @@ class OneBitAdam(torch.optim.Optimizer):
         parameter.addcdiv_(state["exp_avg"], deviation, value=step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; residuals are this rank's own and are not part of it."""
-        return {**super().state_dict(), "steps": self._steps}
+        """Return this rank's state; all but the residuals in `feedback` is alike on all ranks."""
+        return {
+            **super().state_dict(),
+            "steps": self._steps,
+            "feedback": {
+                **of_rank(self._group.rank(), self._group.size()),
+                **self._feedback.state_dict(self._numbered()),
+            },
+        }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state, with empty residuals."""
-        self._steps = state_dict["steps"]
-        rest = {name: value for name, value in state_dict.items() if name != "steps"}
-        super().load_state_dict(rest)
-        self._feedback.clear()
+    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Go on from a saved state.
+
+        From this rank's own it goes on bit for bit. The states of all old ranks, in their order,
+        also do where the number of ranks has changed: the sum of residuals is carried over. With
+        another rank's alone residuals start empty, which a warning says.
+        """
+        rank, size = self._group.rank(), self._group.size()
+        if isinstance(state_dict, Mapping):
+            first, saved = state_dict, [state_dict["feedback"]] * size
+            if not is_of_rank(saved[0], rank, size):
+                warnings.warn(
+                    f"rank {rank} of {size} loads the state of rank {saved[0]['rank']} of "
+                    f"{saved[0]['ranks']}: its residuals are dropped",
+                    stacklevel=2,
+                )
+                saved = [{**saved[0], "residuals": {}}] * size
+        else:
+            first = state_dict[0]
+            saved = list(all_states([one["feedback"] for one in state_dict], rank, size))
+        self._feedback.load_state_dict(saved, rank, size, self._numbered())
+        super().load_state_dict({part: first[part] for part in ("state", "param_groups")})
+        self._steps = first["steps"]
+
+    def _numbered(self) -> list[tuple[str, Tensor]]:
+        """Return the parameters with their numbers, by which torch saves their state too."""
+        every = (parameter for group in self.param_groups for parameter in group["params"])
+        return [(str(number), parameter) for number, parameter in enumerate(every)]

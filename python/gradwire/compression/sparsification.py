@@ -10,7 +10,7 @@ elements that all ranks draw alike, so it needs no indices and is linear (Stich 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire import _native
+from gradwire.compression.checkpoint import Named, by_identity, by_name
 from gradwire.compression.configuration import CompressionConfig
+from gradwire.compression.traffic import all_reduced, count_sent
 
 _BLOCK = 256
 """Elements of a block of `block_sparse`."""
@@ -49,6 +51,14 @@ class Sparsifier:
             return self._start_largest(group, gradients)
         return self._start_random(group, parameters, gradients)
 
+    def state_dict(self, parameters: Named) -> dict[str, Any]:
+        """Return how often elements of each parameter were drawn; the same on all ranks."""
+        return {"uses": by_name(self._uses, parameters)}
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Named) -> None:
+        """Go on to draw where a saved run was."""
+        self._uses = Counter(by_identity(state["uses"], parameters))
+
     def _start_largest(self, group: Any, gradients: Sequence[Tensor]) -> Finisher:
         hosts = [gradient.cpu() for gradient in gradients]
         sizes = [
@@ -60,6 +70,7 @@ class Sparsifier:
             _native.encode_top_k(_place(host), count, _place(piece))
         gathered = torch.empty(group.size(), wire.numel(), dtype=torch.uint8)
         work = group._move("all_gather", [wire], [gathered])
+        count_sent(group, gradients, (group.size() - 1) * wire.nbytes)
 
         def finish() -> list[Tensor]:
             work._outcome()
@@ -83,10 +94,9 @@ class Sparsifier:
         self, group: Any, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
     ) -> Finisher:
         chosen = [self._draw(*pair) for pair in zip(parameters, gradients, strict=True)]
-        values = torch.cat(
-            [gradient[indices] for gradient, indices in zip(gradients, chosen, strict=True)]
-        )
+        values = torch.cat([_drawn(*pair) for pair in zip(gradients, chosen, strict=True)])
         work = group._reduce_in_place("all_reduce", values, dist.ReduceOp.AVG, 0, None)
+        count_sent(group, gradients, all_reduced(group, values))
         feeds_back = self._config.feeds_back
 
         def finish() -> list[Tensor]:
@@ -115,6 +125,12 @@ class Sparsifier:
         return torch.unique(indices).to(gradient.device)
 
 
+def _drawn(gradient: Tensor, indices: Tensor) -> Tensor:
+    """Return some elements, or NaN for each if any element is not finite: all ranks have to see."""
+    finite = torch.isfinite(gradient).all()
+    return torch.where(finite, gradient[indices], torch.nan)
+
+
 def _start_blocks(group: Any, gradients: Sequence[Tensor]) -> Finisher:
     blocks = [_blocks(gradient) for gradient in gradients]
     filled = torch.cat([(block != 0).any(1) for block in blocks]).to(torch.uint8)
@@ -126,6 +142,7 @@ def _start_blocks(group: Any, gradients: Sequence[Tensor]) -> Finisher:
         packed = torch.cat(
             [block[mask].reshape(-1) for block, mask in zip(blocks, chosen, strict=True)]
         )
+        count_sent(group, gradients, all_reduced(group, filled, packed))
         group._reduce_in_place("all_reduce", packed, dist.ReduceOp.AVG, 0, None)._outcome()
         start = 0
         for gradient, block, mask in zip(gradients, blocks, chosen, strict=True):

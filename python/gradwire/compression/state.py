@@ -9,7 +9,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from gradwire.compression.arrangement import Arrangement
 from gradwire.compression.bucket import BucketContent, BucketJob
+from gradwire.compression.checkpoint import all_states, of_rank
 from gradwire.compression.configuration import CompressionConfig
 from gradwire.compression.controller import Controller
 from gradwire.compression.error_feedback import ErrorFeedback
@@ -44,11 +46,11 @@ class CompressionState:
         adapts = config.codec == "adaptive"
         self.feedback = ErrorFeedback(config.residual_decay, measures=adapts)
         self.controller: Controller | None = None
+        self.arrangement = Arrangement()
         self._special: Any = None
         self._lock = threading.Lock()
         self._open_buckets = 0
         self._done = threading.Condition(self._lock)
-        self._loaded: dict[str, Any] | None = None
         self._module: nn.Module | None = None
 
     # ------------------------------------------------------------- what the user may ask
@@ -66,13 +68,17 @@ class CompressionState:
 
         Call it between steps; every rank saves its own.
         """
-        if self._synchronize is not None:
-            self._synchronize()
-        self._wait_for_buckets()
-        self._end_step()
-        state = {"step": self.step, **self.feedback.state_dict(module)}
-        if self.controller is not None:
-            state["controller"] = self.controller.state_dict()
+        self._settle()
+        parameters = list(module.named_parameters())
+        state: dict[str, Any] = {
+            "step": self.step,
+            **of_rank(dist.get_rank(self.group), dist.get_world_size(self.group)),
+            **self.feedback.state_dict(parameters),
+            "buckets": self.arrangement.state_dict(parameters),
+        }
+        for part, keeper in (("special", self._special), ("controller", self.controller)):
+            if keeper is not None:
+                state[part] = keeper.state_dict(parameters)
         return state
 
     def load_state_dict(
@@ -80,20 +86,38 @@ class CompressionState:
     ) -> None:
         """Take over a saved state: this rank's own, or those of all old ranks, in their order.
 
-        All old ranks' states are needed where the number of ranks has changed.
+        A run goes on from it bit for bit, but for what `adaptive` measures of time. Where the
+        number of ranks has changed, the states of all old ranks are needed. Residuals are carried
+        over then so that their sum is what it was; a plan of `adaptive`, which was for that many
+        ranks, is dropped, and gradients travel as they are until the next one.
+
+        Raises
+        ------
+        ValueError
+            If these are not the states that are needed, or are of another model.
         """
+        self._settle()
+        rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        saved = all_states(states, rank, size)
+        resized = len(saved) != size
+        own = saved[0 if resized else rank]
+        parameters = list(module.named_parameters())
+        self.feedback.load_state_dict(saved, rank, size, parameters)
+        self.arrangement.load_state_dict([] if resized else own["buckets"], parameters)
+        self.step = int(own["step"])
+        special = self.special()
+        if special is not None and "special" in own:
+            special.load_state_dict(own["special"], parameters)
+        if self.config.codec == "adaptive" and "controller" in own:
+            controller = self._controller(gradwire_group(self.group))
+            controller.load_state_dict(own["controller"], parameters, resized=resized)
+
+    def _settle(self) -> None:
+        """Bring what is under way to its end, and the step with it."""
         if self._synchronize is not None:
             self._synchronize()
-        if isinstance(states, dict):
-            states, rank, size = [states], 0, 1
-        else:
-            rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        self.step = int(states[0]["step"])
-        self.feedback.load_state_dict(states, rank, size)
-        self.feedback.adopt(module.named_parameters())
-        self._loaded = states[0].get("controller")
-        if self.controller is not None and self._loaded is not None:
-            self.controller.load_state_dict(self._loaded)
+        self._wait_for_buckets()
+        self._end_step()
 
     # ------------------------------------------------------------- buckets
 
@@ -118,16 +142,20 @@ class CompressionState:
         group = gradwire_group(self.group)
         if self.config.codec not in ("none", "adaptive"):
             check_float32("gradient", self.config.codec, *content.gradients)
-        if self.config.codec == "adaptive" and self.controller is None:
-            self.controller = Controller(self.config, group)
-            if self._module is not None:
-                self.controller.know(self._module)
-            if self._loaded is not None:
-                self.controller.load_state_dict(self._loaded)
+        if self.config.codec == "adaptive":
+            self._controller(group)
         job = BucketJob(self, group, content)
         with self._lock:
             self._open_buckets += 1
         return job
+
+    def _controller(self, group: Any) -> Controller:
+        """Return the controller, which is made when it is needed first."""
+        if self.controller is None:
+            self.controller = Controller(self.config, group)
+            if self._module is not None:
+                self.controller.know(self._module)
+        return self.controller
 
     def finished(self) -> None:
         """Note the end of a bucket."""
