@@ -9,9 +9,9 @@ const ONE_SHOT_BYTES: usize = 64 << 10;
 const DIRECT_RANKS: usize = 8;
 /// Smallest tensor per rank for which a pipeline through all ranks beats a logarithm of steps.
 const RING_BYTES_PER_RANK: usize = 16 << 10;
-/// The same for a few ranks on a network: there a ring keeps each link busy with one stream in each
-/// direction, where an exchange of all with all makes streams meet in front of every receiver.
-const NETWORK_RING_BYTES_PER_RANK: usize = 1 << 20;
+/// The same for a few ranks or hosts on a network: there a ring keeps each link busy with one stream
+/// in each direction, where an exchange of all with all makes streams meet in front of every receiver.
+const NETWORK_RING_BYTES_PER_RANK: usize = 128 << 10;
 /// Smallest tensor per rank for which fewer bytes between hosts are worth two more hops within.
 const HIERARCHY_BYTES_PER_RANK: usize = 16 << 10;
 

@@ -75,8 +75,8 @@ pub struct EngineConfig {
     /// Tiles of a step that may be unacknowledged (`GRADWIRE_WINDOW_TILES`), same on all ranks; 0
     /// for the default.
     pub window_tiles: u32,
-    /// Congestion control of TCP (`GRADWIRE_CONGESTION_CONTROL`); by default the system's, and
-    /// `cubic` within a host.
+    /// Congestion control of TCP (`GRADWIRE_CONGESTION_CONTROL`); by default `cubic` where
+    /// the round trip is under 2 ms, else the system's.
     pub congestion_control: Option<String>,
     /// Bytes of a TCP socket's buffers (`GRADWIRE_SOCKET_BUFFER_BYTES`), the system's by default.
     pub socket_buffer_bytes: Option<usize>,

@@ -131,7 +131,7 @@ pub fn section(lab: &Lab) -> String {
     let (mean, near) = summary(&errors, 10.0);
     let mut page = format!(
         "\n## The lab, all-reduces\n\nEvery host a network namespace behind a shaped link, float32, \
-         the median of five operations. {near} of {} within 10 %, mean error {mean:.1} %.\n\n\
+         the median of fifteen operations. {near} of {} within 10 %, mean error {mean:.1} %.\n\n\
          ![lab](validation/lab.svg)\n\n\
          | hosts | link | algorithm | MiB | measured | predicted | error |\n\
          |---|---|---|---|---|---|---|\n",

@@ -10,9 +10,11 @@ use rustix::net::sockopt;
 /// What is asked of the operating system for one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpTuning {
-    /// Congestion control by the kernel's name (`cubic`, `bbr`, ...); `None` keeps the default, but
-    /// takes `cubic` within a host: pacing as BBR does it costs timers, and there is no queue to
-    /// spare.
+    /// Congestion control by the kernel's name (`cubic`, `bbr`, ...); `None` takes `cubic` where the
+    /// round trip is short, and keeps the default where it is long. Several senders that use BBR
+    /// and meet in front of one receiver, as in every exchange of all with all, lose packets by the
+    /// queue (up to three times the time on a slow link, `docs/benchmarks.md`), and within a host
+    /// its timers cost more than the copies.
     pub congestion_control: Option<String>,
     /// Size of the kernel's send buffer; `None` lets the kernel adapt it.
     pub send_buffer_bytes: Option<usize>,
@@ -77,7 +79,7 @@ pub fn tune(stream: &TcpStream, tuning: &TcpTuning) -> io::Result<()> {
     }
     match &tuning.congestion_control {
         Some(name) => choose_congestion_control(stream, name),
-        None if stays_on_this_host(stream) => {
+        None if is_near(stream) => {
             // Without it the default does as well, only slower.
             let _ = sockopt::set_tcp_congestion(stream, "cubic");
             Ok(())
@@ -86,11 +88,35 @@ pub fn tune(stream: &TcpStream, tuning: &TcpTuning) -> io::Result<()> {
     }
 }
 
-fn stays_on_this_host(stream: &TcpStream) -> bool {
-    match (stream.local_addr(), stream.peer_addr()) {
+/// The longest round trip within a site: beyond it paths cross what loses packets for other reasons
+/// than full queues, and the system's administrator knows better.
+const NEAR: Duration = Duration::from_millis(2);
+
+/// Whether the peer is on this host or at this site.
+fn is_near(stream: &TcpStream) -> bool {
+    let stays_here = match (stream.local_addr(), stream.peer_addr()) {
         (Ok(own), Ok(peer)) => own.ip() == peer.ip(),
         _ => false,
-    }
+    };
+    stays_here || round_trip(stream).is_some_and(|time| time < NEAR)
+}
+
+/// The round trip as the kernel has measured it; nothing before the connection is made.
+fn round_trip(stream: &TcpStream) -> Option<Duration> {
+    // SAFETY: the structure is plain integers, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the structure, which has as many.
+    let status = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &mut length,
+        )
+    };
+    (status == 0 && info.tcpi_rtt > 0).then(|| Duration::from_micros(info.tcpi_rtt.into()))
 }
 
 fn option(name: &str, value: u64, result: rustix::io::Result<()>) -> io::Result<()> {
