@@ -94,8 +94,8 @@ SIXTEEN = """\
 What is emulated: 16 real processes, 4 on each of 4 hosts, every one with its own gradient, over
 shared memory inside a host and TCP between hosts; the machine's cores are shared by all of them,
 and the batch over all ranks is that of the 4 ranks, so each rank's gradient is noisier. Nothing
-is accumulated in place of a rank. A quantized all-reduce is direct among all ranks, which sends
-more between hosts than fp32's ring does: here int8 saves no bytes.
+is accumulated in place of a rank. Ranks of a host reduce plain among themselves; what hosts send
+to each other is encoded.
 """
 
 

@@ -205,9 +205,8 @@ def _check(protocol: Protocol, arm: Arm, result: dict[str, Any]) -> None:
 
 
 def raw_bytes(protocol: Protocol, parameters: int) -> int:
-    """Return the bytes between hosts of float32 gradients exchanged by all ranks with all."""
-    elsewhere = protocol.ranks - protocol.ranks_per_host
-    return 2 * elsewhere * 4 * parameters * protocol.steps
+    """Return the bytes between hosts of float32 gradients, reduced within each host first."""
+    return 2 * (protocol.hosts - 1) * 4 * parameters * protocol.steps
 
 
 def _sum(value: float) -> float:
