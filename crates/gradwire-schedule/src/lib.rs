@@ -72,6 +72,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod choice;
 mod collective;
 pub mod draw;
 mod flow;

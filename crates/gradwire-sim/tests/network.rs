@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gradwire_schedule::Algorithm;
 use gradwire_sim::network::{Disturbance, Operation, Outcome, simulate};
-use gradwire_topology::{AlphaBetaGamma, Cluster};
+use gradwire_topology::{AlphaBetaGamma, Cluster, Graph, Link, Vertex};
 use proptest::prelude::*;
 
 fn cluster(hosts: u32, devices: u32, extra: &str) -> Cluster {
@@ -25,8 +25,14 @@ fn symmetric() -> impl Strategy<Value = Algorithm> {
 }
 
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
-    let other =
-        vec![Algorithm::OneShot, Algorithm::Tree, Algorithm::HalvingDoubling, Algorithm::Star];
+    let other = vec![
+        Algorithm::OneShot,
+        Algorithm::Tree,
+        Algorithm::HalvingDoubling,
+        Algorithm::Star,
+        Algorithm::Hierarchical,
+        Algorithm::HierarchicalRing,
+    ];
     prop_oneof![symmetric(), prop::sample::select(other)]
 }
 
@@ -81,6 +87,56 @@ proptest! {
         prop_assert_eq!(first.seconds, run(&cluster, &stormy, false).seconds);
         prop_assert!(first.seconds >= run(&cluster, &calm, false).seconds);
     }
+}
+
+/// Bytes that leave each host, headers included.
+fn sent_by_hosts(cluster: &Cluster, outcome: &Outcome) -> Vec<f64> {
+    let graph = Graph::of(cluster);
+    let mut sent = vec![0.0; cluster.host_count() as usize];
+    for (link, bytes) in &outcome.carried {
+        let Link { from, to, .. } = graph.links[*link as usize];
+        if let (Vertex::Nic { host, .. }, Vertex::Switch { .. }) = (from, to) {
+            sent[host as usize] += bytes;
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_host_with_several_ranks_sends_as_much_as_one_with_one() {
+    const BYTES: u64 = 16 << 20;
+    let sent = |devices, algorithm, codec: Option<&str>| {
+        let cluster = cluster(4, devices, "");
+        let mut operation = Operation::all_reduce(algorithm, 4 * devices, BYTES);
+        operation.codec = codec.map(|name| name.parse().expect("a codec"));
+        let sent = sent_by_hosts(&cluster, &run(&cluster, &operation, true));
+        sent.into_iter().fold(0.0, f64::max) / BYTES as f64
+    };
+    for algorithm in [Algorithm::Hierarchical, Algorithm::HierarchicalRing] {
+        for devices in [1, 2, 4] {
+            let share = sent(devices, algorithm, None);
+            assert!((share / 1.5 - 1.0).abs() < 0.01, "{algorithm}, {devices} devices: {share}");
+        }
+    }
+    assert!(sent(4, Algorithm::Direct, None) > 5.9, "flat, each rank sends to each");
+    let share = sent(4, Algorithm::Hierarchical, Some("int8"));
+    assert!((share * 32.0 / 8.06 / 1.5 - 1.0).abs() < 0.02, "int8: {share}");
+}
+
+#[test]
+fn a_slow_codec_is_charged_on_both_sides() {
+    let cluster = cluster(2, 1, "");
+    let seconds = |rate| {
+        let mut operation = Operation::all_reduce(Algorithm::Direct, 2, 64 << 20);
+        operation.codec = Some("int8".parse().expect("a codec"));
+        operation.codec_rate = rate;
+        run(&cluster, &operation, false).seconds
+    };
+    let (fast, slow) = (seconds(1e12), seconds(1e8));
+    // Each rank encodes half and decodes half, twice: 128 MiB at 0.1 GB/s, hidden by nothing.
+    assert!(slow > 1.34 && slow < 1.6, "{slow}");
+    assert!(fast < 0.2, "{fast}");
+    assert!(seconds(10e9) < 1.1 * fast, "a fast codec hides behind the wire");
 }
 
 #[test]

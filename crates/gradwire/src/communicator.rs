@@ -14,7 +14,6 @@ use gradwire_schedule::{
 };
 use rustc_hash::FxHasher;
 
-use crate::algorithm::{choose, choose_for_codec};
 use crate::driver::Start;
 use crate::engine::Shared;
 use crate::memory::{Element, Memory};
@@ -563,10 +562,15 @@ impl Group {
             collective if request.codec.is_some() => wanted
                 .filter(|algorithm| algorithm.supports(collective))
                 .filter(|algorithm| may_carry(*algorithm, request))
-                .unwrap_or_else(|| choose_for_codec(&self.hosts)),
+                .unwrap_or_else(|| Algorithm::choose_for_codec(&self.hosts)),
             collective => {
                 wanted.filter(|algorithm| algorithm.supports(collective)).unwrap_or_else(|| {
-                    choose(collective, whole, &self.hosts, self.engine.config.is_on_network())
+                    Algorithm::choose(
+                        collective,
+                        whole,
+                        &self.hosts,
+                        self.engine.config.is_on_network(),
+                    )
                 })
             }
         };

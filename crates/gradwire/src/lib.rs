@@ -13,7 +13,6 @@
 //! to its input; nothing grows with the size of a tensor. With a codec it also keeps what it spreads
 //! of the result until the slowest receiver has it: at most one chunk, encoded.
 
-mod algorithm;
 mod communicator;
 mod config;
 mod counters;

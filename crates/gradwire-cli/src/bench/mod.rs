@@ -6,7 +6,7 @@ mod launch;
 mod measure;
 mod report;
 mod resident;
-mod shape;
+pub mod shape;
 pub mod size;
 mod values;
 

@@ -24,6 +24,20 @@ pub struct Segment {
     pub elements: usize,
 }
 
+/// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+pub fn bus_factor(collective: Collective, ranks: usize) -> f64 {
+    let n = ranks as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * (n - 1.0) / n,
+        Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::AllToAll => (n - 1.0) / n,
+        _ => 1.0,
+    }
+}
+
 impl Shape {
     /// Whether this rank has something to do at all: `send_receive` concerns two ranks.
     pub fn takes_part(&self) -> bool {
@@ -47,18 +61,9 @@ impl Shape {
         }
     }
 
-    /// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+    /// See [`bus_factor`].
     pub fn bus_factor(&self) -> f64 {
-        let n = self.ranks as f64;
-        match self.collective {
-            Collective::AllReduce => 2.0 * (n - 1.0) / n,
-            Collective::ReduceScatter
-            | Collective::AllGather
-            | Collective::Gather { .. }
-            | Collective::Scatter { .. }
-            | Collective::AllToAll => (n - 1.0) / n,
-            _ => 1.0,
-        }
+        bus_factor(self.collective, self.ranks)
     }
 
     /// What the input holds, for parts of `count` elements.

@@ -1,5 +1,6 @@
 //! Foresight: `gradwire topo`, `simulate`, `plan` and `validate`.
 
+mod collective;
 mod conditions;
 pub mod plan;
 mod setting;

@@ -5,19 +5,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use gradwire_schedule::{Algorithm, Collective};
-use gradwire_sim::network::{self, Disturbance, Operation};
 use gradwire_sim::planner::{Convergence, Limits, Wish, plan};
 use gradwire_sim::step::{Calibration, Job, Layout, Practice, Transformer, simulate};
 use gradwire_sim::timeline;
-use gradwire_topology::{Cluster, Graph};
-use serde_json::json;
+use gradwire_topology::Cluster;
 
+use super::collective::{self, CollectiveArgs};
 use super::conditions::Conditions;
 use super::setting::{LayoutArgs, Setting, usage};
 use super::show::Shown;
 use super::sweep::{self, Row, SweepArgs, Value1};
-use crate::bench::size;
 use crate::failure::Failure;
 
 /// Arguments of `gradwire simulate`.
@@ -34,24 +31,8 @@ pub struct Args {
     /// Write the step as a timeline for ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Simulate one collective of this size by the engine's core instead of a training step.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "model")]
-    bytes: Option<usize>,
-    /// Which collective.
-    #[arg(long, default_value = "all_reduce", requires = "bytes")]
-    collective: Collective,
-    /// How it is carried out.
-    #[arg(long, default_value = "ring", requires = "bytes")]
-    algorithm: Algorithm,
-    /// Simulate every rank, even those that behave like others.
-    #[arg(long, requires = "bytes")]
-    unfolded: bool,
-    /// Each frame is late by up to this many microseconds.
-    #[arg(long, default_value_t = 0.0, value_name = "US", requires = "bytes")]
-    jitter: f64,
-    /// Seed of the jitter.
-    #[arg(long, default_value_t = 0, requires = "bytes")]
-    seed: u64,
+    #[command(flatten)]
+    collective: CollectiveArgs,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -62,8 +43,14 @@ pub struct Args {
 /// # Errors
 /// When the input makes no sense or a file can't be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if let Some(bytes) = args.bytes {
-        return collective(&args, bytes);
+    if let Some(bytes) = args.collective.bytes {
+        let Args { setting, conditions, collective, sweep, timeline, json, .. } = args;
+        if timeline.is_some() {
+            return Err(
+                usage("simulate", "--timeline is of a training step, not of --bytes").into()
+            );
+        }
+        return collective::run(&collective, bytes, &setting, &conditions, &sweep, json);
     }
     args.conditions.check().map_err(|error| usage("simulate", error))?;
     if let Some(text) = &args.sweep.sweep {
@@ -172,62 +159,5 @@ fn swept(args: &Args, key: &str, values: &[(String, Value1)]) -> anyhow::Result<
         rows.push(Row { text: text.clone(), number: value.number(), columns });
     }
     sweep::finish(&args.sweep, key, &COLUMNS, &[0, 1], &rows, args.json)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// One collective by the engine's core.
-fn collective(args: &Args, bytes: usize) -> anyhow::Result<ExitCode> {
-    let cluster = args.setting.cluster()?;
-    let ranks = args.setting.devices(&cluster);
-    let operation = Operation {
-        collective: args.collective,
-        disturbance: Disturbance {
-            seed: args.seed,
-            jitter: args.jitter.max(0.0) * 1e-6,
-            ..Disturbance::default()
-        },
-        ..Operation::all_reduce(args.algorithm, ranks, bytes as u64)
-    };
-    let outcome = network::simulate(&cluster, &operation, args.unfolded)
-        .map_err(|error| usage("simulate", error))?;
-    let algorithm_bandwidth = bytes as f64 / outcome.seconds;
-    let n = f64::from(ranks);
-    let bus = algorithm_bandwidth * 2.0 * (n - 1.0) / n;
-    let graph = Graph::of(&cluster);
-    let busiest = &graph.links[outcome.busiest.0 as usize];
-    if args.json {
-        let document = json!({
-            "collective": args.collective.to_string(),
-            "algorithm": args.algorithm.name(),
-            "ranks": ranks,
-            "bytes": bytes,
-            "seconds": outcome.seconds,
-            "algorithm_bytes_per_s": algorithm_bandwidth,
-            "bus_bytes_per_s": bus,
-            "frames": outcome.frames,
-            "simulated_ranks": outcome.simulated,
-            "busiest_link_bytes": outcome.busiest.1,
-            "busiest_link_share": outcome.busiest.1 / busiest.rate / outcome.seconds,
-            "links": outcome.carried.len(),
-        });
-        println!("{document}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!(
-        "{} of {bytes} bytes, {}, {ranks} ranks on {}\n{:.3} ms, {:.3} GB/s, bus {:.3} GB/s",
-        args.collective,
-        args.algorithm.name(),
-        cluster.name,
-        outcome.seconds * 1e3,
-        algorithm_bandwidth / 1e9,
-        bus / 1e9
-    );
-    println!(
-        "{} ranks simulated, {} frames; the busiest link carries {:.3} GB and is busy {:.0} % of the time",
-        outcome.simulated,
-        outcome.frames,
-        outcome.busiest.1 / 1e9,
-        100.0 * outcome.busiest.1 / busiest.rate / outcome.seconds
-    );
     Ok(ExitCode::SUCCESS)
 }

@@ -87,7 +87,8 @@ fn route(graph: &Graph, text: &str) -> Result<Value, Failure> {
     }))
 }
 
-fn name(vertex: Vertex) -> String {
+/// What a vertex is called.
+pub fn name(vertex: Vertex) -> String {
     match vertex {
         Vertex::Device(device) => format!("device {device}"),
         Vertex::DeviceSwitch { host } => format!("host {host} device switch"),

@@ -206,6 +206,7 @@ fn simulate_drives_one_collective() {
         "busiest_link_bytes",
         "busiest_link_share",
         "bytes",
+        "codec",
         "collective",
         "frames",
         "links",
@@ -217,6 +218,26 @@ fn simulate_drives_one_collective() {
     // 8 MiB around a ring of 4 at 1 Gbit/s: 2 x 3/4 of it over each link.
     let seconds = document["seconds"].as_f64().unwrap();
     assert!((0.1..0.12).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn simulate_drives_one_collective_under_every_condition() {
+    let lab = cluster("lab-1gbit.toml");
+    let with = |more: &[&str]| {
+        json(&[&["simulate", "--cluster", &lab, "--bytes", "8M", "--json"], more].concat())
+    };
+    let seconds = |more: &[&str]| with(more)["seconds"].as_f64().unwrap();
+    let calm = seconds(&[]);
+    assert!((seconds(&["--codec", "int8"]) * 3.9 / calm - 1.0).abs() < 0.1);
+    assert!(seconds(&["--straggler", "2"]) > 1.9 * calm);
+    assert!(seconds(&["--late", "50000"]) > calm + 0.049);
+    assert_ne!(seconds(&["--jitter", "500"]), seconds(&["--jitter", "500", "--seed", "1"]));
+    let links = with(&["--unfolded"])["links"].as_array().unwrap().clone();
+    let out = links.iter().filter(|it| it["to"].as_str().unwrap().starts_with("switch"));
+    assert_eq!(out.count(), 4, "one link out of each host: {links:?}");
+    let sweep = with(&["--sweep", "straggler=1,2"]);
+    let milliseconds = |at: usize| sweep["rows"][at]["milliseconds"].as_f64().unwrap();
+    assert!((milliseconds(0) - 1e3 * calm).abs() < 1e-6 && milliseconds(1) > 1.9 * milliseconds(0));
 }
 
 #[test]
@@ -243,6 +264,18 @@ fn simulate_refuses_what_cannot_be() {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         refused(&arguments, 2, reasons);
     }
+    for (arguments, reasons) in [
+        (["--codec", "int2"], &["no speed of int2 was measured", "int8"][..]),
+        (["--sweep", "batch=1,2"], &["batch can't be swept", "straggler"]),
+        (["--failures", "2"], &["--failures are of a training run"]),
+        (["--timeline", "t.json"], &["--timeline is of a training step"]),
+    ] {
+        let given = ["simulate", "--cluster", file, "--bytes", "1M"];
+        refused(&[&given[..], &arguments[..]].concat(), 2, reasons);
+    }
+    let hops = ["--bytes", "1M", "--codec", "int4", "--algorithm", "ring"];
+    let hops = [&["simulate", "--cluster", file], &hops[..]].concat();
+    refused(&hops, 2, &["round it at every hop", "hierarchical"]);
     refused(&["simulate", "--cluster", file], 2, &["--model is missing"]);
     let model = written("model.toml", "layers = 2\nhidden = 64\nwidth = 3\n");
     let place = format!("{}:3:", model.display());

@@ -3,7 +3,7 @@
 //! Every rank is a real [`gradwire_core::Core`] that executes real schedules; only the wires and the
 //! clock are modelled. Frames are flows over the cluster's links, which share them max-min fairly in
 //! each direction ([`fair`]); a rank's processor takes time for each frame and for each byte that it
-//! reduces. What is symmetric can be folded: one part of the cluster stands for all ([`Fold`]).
+//! reduces, encodes or decodes. What is symmetric can be folded: one part of the cluster stands for all ([`Fold`]).
 //! A run is deterministic; noise and stragglers are drawn from a seed.
 
 pub mod fair;
@@ -17,6 +17,7 @@ use gradwire_topology::{Cluster, Graph};
 use thiserror::Error;
 
 pub use fold::Fold;
+pub use run::capacities;
 
 /// What is run, and with which settings of the engine.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct Operation {
     pub dtype: DataType,
     /// How values travel.
     pub codec: Option<Codec>,
+    /// Bytes in memory that a rank's processor encodes, or decodes and reduces, in a second.
+    pub codec_rate: f64,
     /// Bytes of a tile.
     pub tile_bytes: u32,
     /// Tiles of a step that may be unacknowledged.
@@ -50,6 +53,7 @@ impl Operation {
             elements: bytes / 4,
             dtype: DataType::F32,
             codec: None,
+            codec_rate: f64::INFINITY,
             tile_bytes: 128 << 10,
             window_tiles: 16,
             ranks,

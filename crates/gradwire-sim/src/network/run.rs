@@ -9,11 +9,11 @@ use gradwire_core::{
     Source, Submission, Time, Work,
 };
 use gradwire_reduce::ReduceOp;
-use gradwire_schedule::{Collective, StepIndex};
+use gradwire_schedule::{Collective, Hosts, Slot, StepIndex};
 use gradwire_topology::{Cluster, Graph, LinkId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fair::{Change, FlowId, Shares};
 use super::{Fold, NetworkError, Operation, Outcome};
@@ -32,6 +32,8 @@ enum Happening {
     Wake(u32),
     /// A flow ends, if it is still that version.
     FlowEnds(FlowId, u32),
+    /// A frame is encoded and may leave.
+    Leaves(usize),
     /// A frame has arrived.
     Arrives(usize),
     /// A rank has applied a tile.
@@ -77,6 +79,8 @@ struct Lane {
     from: u32,
     route: Vec<LinkId>,
     latency: f64,
+    /// Frames that are being encoded.
+    encoding: usize,
     waiting: VecDeque<usize>,
     flow: Option<(FlowId, usize)>,
     /// When the frame before arrives: frames of a lane stay in order.
@@ -85,6 +89,9 @@ struct Lane {
 
 struct Rank {
     core: Core,
+    plan: Arc<Plan>,
+    /// Tiles of the result that are encoded already, for all who get them.
+    encoded: FxHashSet<(Slot, u32)>,
     peers: Vec<u32>,
     lanes: FxHashMap<u32, usize>,
     /// When its processor is free.
@@ -97,9 +104,11 @@ struct Rank {
 pub(super) struct Run<'a> {
     operation: &'a Operation,
     graph: &'a Graph,
+    hosts: Hosts,
     fold: Fold,
     per_frame: f64,
     per_byte: f64,
+    per_coded_byte: f64,
     ranks: Vec<Rank>,
     lanes: Vec<Lane>,
     frames: Vec<Option<Frame>>,
@@ -125,6 +134,8 @@ impl<'a> Run<'a> {
         let mut run = Run {
             per_frame: host.per_frame.0,
             per_byte: 1.0 / host.reduce.0,
+            per_coded_byte: 1.0 / operation.codec_rate,
+            hosts: Hosts::by_label((0..operation.ranks).map(|rank| graph.host_of(rank))),
             ranks: Vec::new(),
             lanes: Vec::new(),
             frames: Vec::new(),
@@ -148,7 +159,7 @@ impl<'a> Run<'a> {
     }
 
     fn add_rank(&mut self, rank: u32) -> Result<(), NetworkError> {
-        let plan = plan(self.operation, rank)?;
+        let plan = plan(self.operation, rank, &self.hosts)?;
         let config = Config {
             rank,
             world_size: self.operation.ranks,
@@ -162,13 +173,16 @@ impl<'a> Run<'a> {
         let ranks = self.operation.ranks;
         let mut peers: Vec<u32> = plan.peers.iter().map(|peer| peer.rank).collect();
         peers.sort_unstable_by_key(|peer| (peer + ranks - rank) % ranks);
-        let submission = Submission { group: GROUP, plan, tag: 0, priority: 0, deadline: None };
+        let submission =
+            Submission { group: GROUP, plan: plan.clone(), tag: 0, priority: 0, deadline: None };
         core.submit(Time::ZERO, submission)
             .map_err(|error| NetworkError::Failed(error.to_string()))?;
         let late = self.operation.disturbance.late.iter().find(|(who, _)| *who == rank);
         let start = late.map_or(0.0, |(_, by)| *by);
         self.ranks.push(Rank {
             core,
+            plan,
+            encoded: FxHashSet::default(),
             peers,
             lanes: FxHashMap::default(),
             free: start,
@@ -198,6 +212,7 @@ impl<'a> Run<'a> {
             match event.what {
                 Happening::Wake(rank) => self.look(rank)?,
                 Happening::FlowEnds(flow, version) => self.flow_ends(flow, version),
+                Happening::Leaves(frame) => self.leaves(frame),
                 Happening::Arrives(frame) => self.arrives(frame)?,
                 Happening::Applied(rank, (operation, step, tile)) => {
                     self.ranks[rank as usize].core.on_applied(operation, step, tile);
@@ -218,7 +233,8 @@ impl<'a> Run<'a> {
             .zip(self.shares.carried.iter().copied())
             .filter(|(_, bytes)| *bytes > 0.0)
             .collect();
-        let time = |(link, bytes): (u32, f64)| bytes / self.graph.links[link as usize].rate;
+        let rates = capacities(self.graph, self.operation);
+        let time = |(link, bytes): (u32, f64)| bytes / rates[link as usize];
         let busiest = carried
             .iter()
             .copied()
@@ -262,7 +278,9 @@ impl<'a> Run<'a> {
 
     /// A tile is applied once the processor is through with what came before.
     fn apply(&mut self, rank: u32, placement: &Placement) {
+        let is_encoded = self.ranks[rank as usize].plan.steps[placement.step as usize].is_encoded;
         let per_byte = match placement.apply {
+            _ if is_encoded => self.per_coded_byte,
             Apply::Reduce { .. } => self.per_byte,
             Apply::Copy { .. } => 0.0,
         };
@@ -279,7 +297,7 @@ impl<'a> Run<'a> {
             let peer = self.ranks[rank as usize].peers[at];
             while self.ranks[rank as usize].core.has_something_to_send(peer) {
                 let lane = self.lane(rank, peer);
-                if self.lanes[lane].waiting.len() >= LANE_FRAMES {
+                if self.lanes[lane].waiting.len() + self.lanes[lane].encoding >= LANE_FRAMES {
                     break;
                 }
                 let Some(outgoing) = self.ranks[rank as usize].core.next_send(peer) else { break };
@@ -300,6 +318,7 @@ impl<'a> Run<'a> {
             from: rank,
             route,
             latency,
+            encoding: 0,
             waiting: VecDeque::new(),
             flow: None,
             last_arrival: 0.0,
@@ -315,7 +334,37 @@ impl<'a> Run<'a> {
             self.frames.push(None);
             self.frames.len() - 1
         });
+        let rank = self.lanes[lane].from;
+        let seconds = self.encoding_seconds(rank, &outgoing);
         self.frames[frame] = Some(Frame { outgoing, lane });
+        self.lanes[lane].encoding += 1;
+        // Frames of a lane leave in order: behind one that is being encoded, others wait.
+        if seconds == 0.0 && self.lanes[lane].encoding == 1 {
+            self.leaves(frame);
+            return;
+        }
+        let me = &mut self.ranks[rank as usize];
+        me.free = me.free.max(self.now) + seconds;
+        let at = me.free;
+        self.schedule(at, Happening::Leaves(frame));
+    }
+
+    /// What encoding a tile takes; nothing where it travels as it is, or was encoded for another
+    /// receiver before.
+    fn encoding_seconds(&mut self, rank: u32, outgoing: &Outgoing) -> f64 {
+        let Source::Tile { step, tile, slot, .. } = outgoing.source else { return 0.0 };
+        let me = &mut self.ranks[rank as usize];
+        let planned = &me.plan.steps[step as usize];
+        if !planned.is_encoded || planned.spreads > 1 && !me.encoded.insert((slot, tile)) {
+            return 0.0;
+        }
+        let (_, bytes) = me.plan.tile(step, tile);
+        f64::from(bytes) * self.per_coded_byte
+    }
+
+    fn leaves(&mut self, frame: usize) {
+        let Some(lane) = self.frames[frame].as_ref().map(|frame| frame.lane) else { return };
+        self.lanes[lane].encoding -= 1;
         self.lanes[lane].waiting.push_back(frame);
         if self.lanes[lane].flow.is_none() {
             self.start_next(lane);
@@ -393,8 +442,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Capacity of each link, slow hosts' NICs reduced.
-fn capacities(graph: &Graph, operation: &Operation) -> Vec<f64> {
+/// Capacity of each link in bytes per second, slow hosts' NICs reduced.
+pub fn capacities(graph: &Graph, operation: &Operation) -> Vec<f64> {
     let slow = &operation.disturbance.slow;
     let factor = |link: &gradwire_topology::Link| {
         let host = match (link.from, link.to) {
@@ -415,10 +464,10 @@ fn capacities(graph: &Graph, operation: &Operation) -> Vec<f64> {
 }
 
 /// The plan of one rank.
-fn plan(operation: &Operation, rank: u32) -> Result<Arc<Plan>, NetworkError> {
+fn plan(operation: &Operation, rank: u32, hosts: &Hosts) -> Result<Arc<Plan>, NetworkError> {
     let Operation { collective, algorithm, elements, dtype, codec, ranks, .. } = *operation;
     let program = algorithm
-        .program(collective, rank, ranks)
+        .program_on(collective, rank, hosts)
         .map_err(|error| NetworkError::Unsupported(error.to_string()))?;
     let size = dtype.size_bytes() as u64;
     let part = |chunks: u32, chunk: u32| {

@@ -10,7 +10,7 @@ const TILE: f64 = 131_072.0;
 /// Most ranks that exchange chunks each with each.
 const DIRECT_RANKS: u32 = 8;
 /// Smallest bytes a rank for which a few ranks use a ring instead.
-const DIRECT_BYTES: f64 = 1_048_576.0;
+const DIRECT_BYTES: f64 = 131_072.0;
 /// Smallest bytes a rank for which many ranks use a ring instead of halving and doubling.
 const RING_BYTES: f64 = 16_384.0;
 
