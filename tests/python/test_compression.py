@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -187,6 +188,43 @@ def one_bit_adam_trains() -> None:
     assert losses[-1] < 0.8 * losses[0], losses
 
 
+def one_bit_adam_skips_together() -> None:
+    model = Network()
+    optimizer = gradwire.OneBitAdam(model.parameters(), lr=5e-3, warm_up_steps=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for step in range(8):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        overflows = step in (1, 5)
+        scaler.scale(loss_of(model, batch(step, dist.get_rank()), True)).backward()
+        if overflows and dist.get_rank() == 1:
+            next(model.parameters()).grad.view(-1)[0] = torch.inf
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        kept = all(map(torch.equal, before, model.parameters()))
+        assert kept == overflows, step
+        for parameter in model.parameters():
+            assert_same_on_all_ranks(parameter.detach())
+
+
+def one_bit_adam_warms_up_what_comes_late() -> None:
+    early, late = nn.Linear(8, 8), nn.Linear(8, 8)
+    both = [*early.parameters(), *late.parameters()]
+    optimizer = gradwire.OneBitAdam(both, lr=1e-2, warm_up_steps=3)
+    losses = []
+    for step in range(60):
+        data = torch.randn(32, 8, generator=torch.Generator().manual_seed(step))
+        output = early(data) if step < 5 else early(data) + late(data)
+        loss = (output - 2 * data).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    for parameter in both:
+        assert_same_on_all_ranks(parameter.detach())
+    assert losses[-1] < 0.8 * losses[5], losses
+
+
 def fully_sharded(weights: str | None) -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
@@ -240,8 +278,12 @@ def test_hooks_train() -> None:
     run(hooks_train, 2, seconds=120)
 
 
-def test_one_bit_adam_trains() -> None:
-    run(one_bit_adam_trains, 2)
+@pytest.mark.parametrize(
+    "job",
+    [one_bit_adam_trains, one_bit_adam_skips_together, one_bit_adam_warms_up_what_comes_late],
+)
+def test_one_bit_adam(job: Callable[[], None]) -> None:
+    run(job, 2)
 
 
 @pytest.mark.parametrize("weights", [None, "int8"])

@@ -29,6 +29,8 @@ LEAST_DEVIATION = 0.25
 class OneBitAdam(torch.optim.Optimizer):
     """Adam that does its own communication: the model must not be wrapped in DDP.
 
+    With a gradient scaler, ranks skip a step together: where one of them overflows, none updates.
+
     Parameters
     ----------
     params
@@ -36,10 +38,14 @@ class OneBitAdam(torch.optim.Optimizer):
     lr, betas, eps, weight_decay
         As in `torch.optim.AdamW`.
     warm_up_steps
-        Steps of plain AdamW on averaged gradients; 15 to 25 % of training is usual.
+        Steps of plain AdamW on averaged gradients that each parameter begins with; 15 to 25 % of
+        training is usual.
     group
         The process group, gradwire's; the default group if not given.
     """
+
+    _step_supports_amp_scaling = True
+    """Gradient scalers leave it to `step` to unscale and to skip, since ranks have to agree."""
 
     def __init__(
         self,
@@ -58,7 +64,6 @@ class OneBitAdam(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self._group = gradwire_group(group)
         self._warm_up_steps = warm_up_steps
-        self._steps = 0
         self._feedback = ErrorFeedback()
 
     @torch.no_grad()
@@ -68,22 +73,49 @@ class OneBitAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._steps += 1
         members = [
             (parameter, group)
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        if self._steps <= self._warm_up_steps:
-            self._average([parameter.grad for parameter, _ in members])
-            for parameter, group in members:
-                self._update_moments(parameter, group)
-        else:
-            self._average_momentum(members)
+        if self._overflows_anywhere():
+            return loss
+        # A gradient scaler sets it around `step`, unless gradients are unscaled already.
+        grad_scale = getattr(self, "grad_scale", None)
+        if grad_scale is not None:
+            for parameter, _ in members:
+                parameter.grad.div_(grad_scale)
+        for parameter, _ in members:
+            self._begin(parameter)
+        warming = [it for it in members if self._is_warming(it[0])]
+        self._average([parameter.grad for parameter, _ in warming])
+        for parameter, group in warming:
+            self._update_moments(parameter, group)
+        self._average_momentum([it for it in members if not self._is_warming(it[0])])
         for parameter, group in members:
             self._update(parameter, group)
         return loss
+
+    def _overflows_anywhere(self) -> bool:
+        # A gradient scaler sets it around `step`: above 0 where a gradient of this rank overflowed.
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is None:
+            return False
+        found = found_inf.reshape(1).float()
+        self._group._reduce_in_place("all_reduce", found, dist.ReduceOp.MAX, 0, None).wait()
+        return bool(found.item() > 0)
+
+    def _begin(self, parameter: Tensor) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
+            state["steps"] = 0
+        state["steps"] += 1
+
+    def _is_warming(self, parameter: Tensor) -> bool:
+        return bool(self.state[parameter]["steps"] <= self._warm_up_steps)
 
     def _average(self, tensors: list[Tensor]) -> None:
         works = [
@@ -95,15 +127,14 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def _update_moments(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         first, second = group["betas"]
         state["exp_avg"].lerp_(parameter.grad, 1 - first)
         state["exp_avg_sq"].mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
 
     def _average_momentum(self, members: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Average this step's local momenta, encoded; small tensors travel as they are."""
+        if not members:
+            return
         running = []
         small = []
         for parameter, group in members:
@@ -127,20 +158,19 @@ class OneBitAdam(torch.optim.Optimizer):
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         first, second = group["betas"]
-        settled = min(self._steps, self._warm_up_steps)
+        settled = min(state["steps"], self._warm_up_steps)
         deviation = (state["exp_avg_sq"] / (1 - second**settled)).sqrt_().add_(group["eps"])
-        if self._steps > self._warm_up_steps and parameter.dim() > 1:
+        if not self._is_warming(parameter) and parameter.dim() > 1:
             # Signs give every element its block's size, those too that hardly ever move.
             deviation.clamp_(min=float(LEAST_DEVIATION * deviation.mean()))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        step = -group["lr"] / (1 - first**self._steps)
+        step = -group["lr"] / (1 - first ** state["steps"])
         parameter.addcdiv_(state["exp_avg"], deviation, value=step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state; all but the residuals in `feedback` is alike on all ranks."""
         return {
             **super().state_dict(),
-            "steps": self._steps,
             "feedback": {
                 **of_rank(self._group.rank(), self._group.size()),
                 **self._feedback.state_dict(self._numbered()),
@@ -169,7 +199,6 @@ class OneBitAdam(torch.optim.Optimizer):
             saved = list(all_states([one["feedback"] for one in state_dict], rank, size))
         self._feedback.load_state_dict(saved, rank, size, self._numbered())
         super().load_state_dict({part: first[part] for part in ("state", "param_groups")})
-        self._steps = first["steps"]
 
     def _numbered(self) -> list[tuple[str, Tensor]]:
         """Return the parameters with their numbers, by which torch saves their state too."""

@@ -177,10 +177,10 @@ fn print_changes(plan: &Plan) {
             Some(reason) => reason,
         };
         let loss = it.loss_pct.map_or_else(|| "?".to_owned(), |loss| format!("+{loss:.2}"));
-        let gain = if it.gain_pct.is_finite() {
-            format!("{:.1}", it.gain_pct)
-        } else {
-            "never".to_owned()
+        let gain = match it.gain_pct {
+            gain if !gain.is_finite() => "never".to_owned(),
+            gain if gain < -999.0 => "< -999".to_owned(),
+            gain => format!("{gain:.1}"),
         };
         println!(
             "{:<48}{:>10.3}{:>10.1}{loss:>9}{gain:>8}  {mark}",

@@ -1,13 +1,14 @@
 //! The search.
 
+use gradwire_schedule::Algorithm;
 use gradwire_topology::Cluster;
 use serde::Serialize;
 
 use super::convergence::{Convergence, compressions, tokens_to_same_loss};
 use crate::step::layout::divisors;
 use crate::step::{
-    Calibration, Carrier, Job, Layout, PipelineOrder, Practice, Recompute, Report, Transformer,
-    simulate,
+    Attention, Calibration, Carrier, Job, Layout, PipelineOrder, Practice, Recompute, Report,
+    Transformer, simulate,
 };
 
 /// What is wanted.
@@ -270,7 +271,17 @@ fn variants(wish: &Wish, sizes: &Layout) -> Vec<Layout> {
         sizes.collect::<Vec<u32>>().into_iter().rev().take(2).collect()
     });
     let interleaves: &[u32] = if pipeline > 1 { &[1, 2, 4] } else { &[1] };
-    let zeros: &[u8] = if pipeline > 1 { &[1] } else { &[1, 3] };
+    // Sharing gradients or parameters is for every microbatch, of which a pipeline has many.
+    let zeros: &[u8] = match (data * context, pipeline) {
+        (1, _) => &[0],
+        (_, 1) => &[0, 1, 2, 3],
+        _ => &[0, 1],
+    };
+    // Fused attention keeps nothing that could be computed again selectively.
+    let recomputes: &[Recompute] = match wish.practice.attention {
+        Attention::Unfused => &[Recompute::None, Recompute::Selective, Recompute::Full],
+        Attention::Flash => &[Recompute::None, Recompute::Full],
+    };
     let mut all = Vec::new();
     for micro_batch in micro {
         for &interleave in interleaves {
@@ -279,7 +290,7 @@ fn variants(wish: &Wish, sizes: &Layout) -> Vec<Layout> {
                 continue;
             }
             for &zero in zeros {
-                for recompute in [Recompute::Selective, Recompute::Full] {
+                for &recompute in recomputes {
                     for &expert in &experts {
                         all.push(Layout {
                             expert,
@@ -318,6 +329,15 @@ fn settings(wish: &Wish) -> Vec<Setting> {
             it.carrier = Carrier::Gradwire
         }),
     ];
+    for (name, algorithm) in
+        [("hierarchical", Algorithm::Direct), ("hierarchical-ring", Algorithm::Ring)]
+    {
+        let apply = move |_: &mut Layout, it: &mut Practice| {
+            it.carrier = Carrier::Gradwire;
+            it.between_hosts = Some(algorithm);
+        };
+        all.push((format!("gradwire, GRADWIRE_ALGORITHM={name}"), Box::new(apply), false));
+    }
     for megabytes in [4.0, 16.0, 64.0, 256.0] {
         let apply = move |_: &mut Layout, it: &mut Practice| it.bucket_bytes = megabytes * 1e6;
         all.push((format!("buckets of {megabytes:.0} MB"), Box::new(apply), false));
@@ -366,7 +386,8 @@ fn improve(
             let worth = if setting.2 { WORTH_PCT } else { 0.05 };
             (gain > worth).then_some((at, gain, next))
         });
-        let Some((at, _, next)) = gains.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+        // Of several that bring as much, the simplest, which stands first.
+        let Some((at, _, next)) = gains.rev().max_by(|a, b| a.1.total_cmp(&b.1)) else {
             if lossy {
                 break;
             }

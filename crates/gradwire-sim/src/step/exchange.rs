@@ -5,6 +5,8 @@
 //! processor is slower is kept busy while a chunk takes longer than its first tile needs to get on;
 //! otherwise each message waits for the one before.
 
+use gradwire_schedule::Algorithm;
+
 /// Bytes of a tile.
 const TILE: f64 = 131_072.0;
 /// Most ranks that exchange chunks each with each.
@@ -29,6 +31,8 @@ pub(super) struct Exchange {
     pub reduce: f64,
     /// Seconds of a processor for each frame.
     pub frame: f64,
+    /// Direct or a ring; the engine's choice if `None`.
+    pub algorithm: Option<Algorithm>,
 }
 
 impl Exchange {
@@ -118,11 +122,14 @@ impl Exchange {
     }
 
     fn is_direct(&self) -> bool {
-        self.ranks == 2 || self.ranks <= DIRECT_RANKS && self.chunk() < DIRECT_BYTES
+        match self.algorithm {
+            Some(algorithm) => algorithm == Algorithm::Direct,
+            None => self.ranks == 2 || self.ranks <= DIRECT_RANKS && self.chunk() < DIRECT_BYTES,
+        }
     }
 
     fn is_ring(&self) -> bool {
-        self.chunk() >= RING_BYTES
+        self.algorithm.map_or(self.chunk() >= RING_BYTES, |it| it == Algorithm::Ring)
     }
 
     /// Rounds of halving and doubling have different partners: tiles of the next round share the

@@ -4,11 +4,12 @@
 //! (`src/graph/tuning.cc`); bandwidths are those of the cluster's links times the shares that
 //! measured all-reduces reach ([`Fabric`]).
 
+use gradwire_schedule::Algorithm;
 use gradwire_topology::Cluster;
 use serde::{Deserialize, Serialize};
 
 use super::exchange::Exchange;
-use super::layout::{Carrier, Compression};
+use super::layout::{Carrier, Practice};
 
 /// How much of the links' nominal rate collectives reach, and their latencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,33 +247,26 @@ impl Network<'_> {
     }
 
     /// Seconds of an exchange of gradients among copies, as the carrier does it.
-    pub fn gradients(
-        &self,
-        group: &Group,
-        bytes: f64,
-        element: f64,
-        carrier: Carrier,
-        compression: Option<&Compression>,
-        halves: f64,
-    ) -> f64 {
+    pub fn gradients(&self, group: &Group, bytes: f64, practice: &Practice, halves: f64) -> f64 {
         if group.ranks < 2 {
             return 0.0;
         }
-        match (carrier, compression) {
+        match (practice.carrier, &practice.compression) {
             (Carrier::PerParameter, _) => halves * self.gather_alone(group, bytes),
             (Carrier::Nccl, None) if halves == 2.0 => self.all_reduce(group, bytes),
             (Carrier::Nccl, None) => halves * self.gather(group, bytes),
-            (_, compression) => self.hierarchical(group, bytes, element, compression, halves),
+            _ => self.hierarchical(group, bytes, practice, halves),
         }
     }
 
     /// Seconds of a gather of parameters of `bytes` in all among copies, as the carrier does it.
-    pub fn parameters(&self, group: &Group, bytes: f64, carrier: Carrier) -> f64 {
-        match carrier {
+    pub fn parameters(&self, group: &Group, bytes: f64, practice: &Practice) -> f64 {
+        match practice.carrier {
             Carrier::Gradwire if group.ranks > 1 => {
                 let local = Group { ranks: group.per_host, hosts: 1, sharing: 1, ..*group };
                 let each = bytes / f64::from(group.per_host);
-                self.gather(&local, bytes) + self.between_hosts(group, each, 1.0).half(false)
+                let between = self.between_hosts(group, each, 1.0, practice.between_hosts);
+                self.gather(&local, bytes) + between.half(false)
             }
             _ => self.gather(group, bytes),
         }
@@ -280,7 +274,13 @@ impl Network<'_> {
 
     /// What the devices of a group exchange between hosts, each `each` bytes over its share of the
     /// NICs, made smaller by `shrunk`.
-    fn between_hosts(&self, group: &Group, each: f64, shrunk: f64) -> Exchange {
+    fn between_hosts(
+        &self,
+        group: &Group,
+        each: f64,
+        shrunk: f64,
+        algorithm: Option<Algorithm>,
+    ) -> Exchange {
         let host = self.cluster.host();
         Exchange {
             ranks: group.hosts,
@@ -289,27 +289,24 @@ impl Network<'_> {
             latency: self.cluster.network_latency().0 + 4.0 * host.pcie.latency.0,
             reduce: 1.0 / host.reduce.0,
             frame: host.per_frame.0,
+            algorithm,
         }
     }
 
     /// Reduce within each host, exchange between hosts (each device its part, over all NICs),
     /// gather within each host. What crosses the network is compressed, encoded once for each half.
-    fn hierarchical(
-        &self,
-        group: &Group,
-        bytes: f64,
-        element: f64,
-        compression: Option<&Compression>,
-        halves: f64,
-    ) -> f64 {
+    fn hierarchical(&self, group: &Group, bytes: f64, practice: &Practice, halves: f64) -> f64 {
         let local = Group { ranks: group.per_host, hosts: 1, sharing: 1, ..*group };
         let within = halves * self.gather(&local, bytes);
         if !group.is_on_network() {
             return within;
         }
-        let shrunk = compression.map_or(1.0, |it| it.bits / (8.0 * element));
+        let compression = practice.compression.as_ref();
+        let shrunk = compression.map_or(1.0, |it| it.bits / (8.0 * practice.gradient_bytes));
+        // What is encoded is not rounded again at every hop of a ring.
+        let algorithm = compression.map_or(practice.between_hosts, |_| Some(Algorithm::Direct));
         let each = bytes / f64::from(group.per_host);
-        let exchange = self.between_hosts(group, each, shrunk);
+        let exchange = self.between_hosts(group, each, shrunk, algorithm);
         let between = if halves == 2.0 { exchange.both() } else { exchange.half(true) };
         // Encoded for the owners, decoded by them, and what they send decoded by all: three passes.
         let coding = compression.map_or(0.0, |it| 1.5 * halves * each / it.rate);

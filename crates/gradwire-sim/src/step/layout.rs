@@ -1,7 +1,8 @@
 //! How a model is spread over devices, and how its training is run.
 
+use gradwire_schedule::Algorithm;
 use gradwire_topology::Cluster;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::model::Transformer;
 
@@ -286,6 +287,14 @@ pub struct Practice {
     pub compression: Option<Compression>,
     /// What carries collectives.
     pub carrier: Carrier,
+    /// How gradwire's ranks exchange what their hosts have reduced: direct (`hierarchical`) or around
+    /// a ring (`hierarchical-ring`); the engine's choice if `None`. Codecs are always direct.
+    #[serde(serialize_with = "by_name")]
+    pub between_hosts: Option<Algorithm>,
+}
+
+fn by_name<S: Serializer>(algorithm: &Option<Algorithm>, to: S) -> Result<S::Ok, S::Error> {
+    algorithm.map_or("automatic", Algorithm::name).serialize(to)
 }
 
 /// The library that carries collectives between copies.
@@ -321,6 +330,7 @@ impl Default for Practice {
             local_steps: 1,
             compression: None,
             carrier: Carrier::Nccl,
+            between_hosts: None,
         }
     }
 }

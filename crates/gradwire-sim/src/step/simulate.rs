@@ -309,8 +309,8 @@ impl<'a> Step<'a> {
         }
         if self.layout.zero > 0 {
             let parameters = HALF * held_parameters(&self.job.model, self.layout);
-            let carrier = self.job.practice.carrier;
-            let seconds = self.network.parameters(&group, parameters, carrier) / sparing;
+            let practice = &self.job.practice;
+            let seconds = self.network.parameters(&group, parameters, practice) / sparing;
             outcome.total += seconds;
             let forward: f64 = pipeline.times[0].iter().map(|it| it.forward).sum();
             let hides = if self.job.practice.overlap_parameters { forward } else { 0.0 };
@@ -323,11 +323,7 @@ impl<'a> Step<'a> {
         let practice = &self.job.practice;
         let bytes = self.gradient_bytes();
         let halves = if self.layout.zero > 0 { 1.0 } else { 2.0 };
-        let seconds = |bytes| {
-            let compression = practice.compression.as_ref();
-            let element = practice.gradient_bytes;
-            self.network.gradients(group, bytes, element, practice.carrier, compression, halves)
-        };
+        let seconds = |bytes| self.network.gradients(group, bytes, practice, halves);
         if !practice.overlap_gradients {
             let total = seconds(bytes);
             return Outcome { total, exposed: total, slowdown: 0.0 };

@@ -124,6 +124,15 @@ fn ranks_that_share_hosts_reduce_within_them_first() {
     }
 }
 
+#[test]
+fn in_a_large_group_one_rank_looks_up_the_hosts_of_all() {
+    job_on_hosts(66, 2, &[("lanes", "1"), SMALL_TILES], |_, world| {
+        let (dtype, op) = (DataType::I32, ReduceOp::Sum);
+        let (collective, algorithm) = (Collective::AllReduce, Algorithm::HierarchicalRing);
+        check(world, Case { collective, algorithm, dtype, op, elements: 1000 });
+    });
+}
+
 /// All that the algorithms do, with all types and operators.
 fn check_all(world: &Communicator, algorithms: &[Algorithm]) {
     for collective in collectives(world.size()) {
