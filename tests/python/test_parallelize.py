@@ -476,6 +476,42 @@ def another_link() -> None:
         assert torch.equal(value, model.state_dict()[name]), name
 
 
+def updated_together() -> None:
+    """Update all that is there at once; but whoever reads it behind our back is still told."""
+    small_buckets = LinkModel(alpha_s=1e-6, beta_s=1e-9, peers=1)
+    with mock.patch.object(parallelize_module, "measure", lambda *_: small_buckets):
+        model = model_of()
+        optimizer = adamw(model)
+        parallel = gradwire.parallelize(model, optimizer)
+    held = model.blocks[1][1].weight
+    plainly(model, optimizer)
+    optimizer.zero_grad()
+    assert len(parallel._buckets) > 6
+    for bucket in parallel._buckets:
+        assert bucket.job is not None
+        for work in bucket.job._works:
+            work.wait()
+    takeover = parallel._takeover
+    with mock.patch.object(takeover, "update", wraps=takeover.update) as update:
+        _ = model.scale
+        assert update.call_count == 1
+        assert not any(bucket.is_open for bucket in parallel._buckets)
+        parallel.synchronize()
+        assert update.call_count == 1
+    after_synchronize: Any = functional.linear(torch.ones(2, 48), held).sum()
+    after_synchronize.backward()
+    loss_of(model, 1).backward(inputs=[p for p in model.parameters() if p is not held])
+    optimizer.step()
+    optimizer.zero_grad()
+    for bucket in parallel._buckets:
+        for work in bucket.job._works if bucket.job is not None else ():
+            work.wait()
+    _ = model.scale
+    unnoticed: Any = functional.linear(torch.ones(2, 48), held).sum()
+    with pytest.raises(RuntimeError, match="by other means than its module"):
+        unnoticed.backward()
+
+
 def dead_peer() -> str:
     model = model_of()
     optimizer = adamw(model)
@@ -496,7 +532,17 @@ def dead_peer() -> str:
 
 @pytest.mark.parametrize(
     "scenario",
-    [adopt_and_leave, resume, unused, misuse, other_modules, compiled, compressed, another_link],
+    [
+        adopt_and_leave,
+        resume,
+        unused,
+        misuse,
+        other_modules,
+        compiled,
+        compressed,
+        another_link,
+        updated_together,
+    ],
     ids=lambda scenario: scenario.__name__,
 )
 def test_with_two_ranks(scenario: Callable[[], None]) -> None:

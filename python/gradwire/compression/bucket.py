@@ -206,6 +206,10 @@ class BucketJob:
                 content = self._content
                 controller.after(content.index, content.parameters, content.gradients, done)
 
+    def is_over(self) -> bool:
+        """Return whether all operations are over, well or not."""
+        return all(work.is_completed() for work in self._works)
+
     def _seconds_over(self) -> float:
         """Return for how long all operations have been over."""
         return min((work.seconds_over() for work in self._works), default=0.0)

@@ -63,8 +63,8 @@ class Bucket:
     taken
         The gradients as they were when the engine took them, with their versions.
     is_unread
-        Whether the last update came only when the next gradients did: nobody has read a parameter
-        through its module before.
+        Whether the last update came without anybody reading a parameter through its module, and
+        nobody has read one since: a reader by other means may have been too early.
     """
 
     index: int
@@ -100,6 +100,10 @@ class Bucket:
     def is_open(self) -> bool:
         """Whether something is under way that a reader of a parameter has to wait for."""
         return self.phase is Phase.REDUCING or self.due is not None
+
+    def has_arrived(self) -> bool:
+        """Return whether all that is on its way is there."""
+        return self.job is not None and self.job.is_over()
 
     def content(self) -> BucketContent:
         """Return what is to be averaged."""

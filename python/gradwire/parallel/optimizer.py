@@ -29,6 +29,14 @@ Places = list[tuple[int, list[Tensor]]]
 """Numbers of parameter groups, and parameters in each."""
 
 
+def joined(several: Iterable[Places]) -> Places:
+    """Return one set of places of several, with each parameter group once."""
+    together: dict[int, list[Tensor]] = {}
+    for number, parameters in itertools.chain.from_iterable(several):
+        together.setdefault(number, []).extend(parameters)
+    return sorted(together.items(), key=lambda place: place[0])
+
+
 class Owner(Protocol):
     """What decides when updates take place."""
 

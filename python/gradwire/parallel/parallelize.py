@@ -36,7 +36,7 @@ from gradwire.parallel.access import Access, AwaitedParameters
 from gradwire.parallel.bucket import Bucket, Phase, local
 from gradwire.parallel.layout import Member, divide, priority
 from gradwire.parallel.link import LinkModel, measure
-from gradwire.parallel.optimizer import OptimizerTakeover
+from gradwire.parallel.optimizer import OptimizerTakeover, joined
 from gradwire.parallel.timeline import Timeline
 
 MEASURED_EVERY = 200
@@ -126,6 +126,8 @@ class Parallel:
         with self._lock:
             for bucket in self._buckets:
                 self._close(bucket)
+            for bucket in self._buckets:
+                bucket.is_unread = False
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clip the averaged gradients by their norm over all parameters; return that norm.
@@ -240,10 +242,14 @@ class Parallel:
         if self._met is not None and not self._in_backward:
             self._met.setdefault(id(parameter))
         bucket = self._bucket_of.get(id(parameter))
-        if bucket is None or not bucket.is_open or self._updating:
+        if bucket is None or self._updating:
             return
-        if self._in_backward and bucket.due is None:
+        if not self._in_backward:
+            bucket.is_unread = False
+        elif bucket.due is None:
             return  # Its gradient is on its way; backward reads the parameter only.
+        if not bucket.is_open:
+            return
         with self._lock:
             self._close(bucket)
             self._timeline.enter("forward", bucket.names[0])
@@ -302,9 +308,9 @@ class Parallel:
         """Gradients are about to be averaged that belong together."""
         self._begins_round = False
         for bucket in self._buckets:
-            bucket.is_unread = bucket.due is not None
-            if bucket.is_unread:
+            if bucket.due is not None:
                 self._close(bucket)
+                bucket.is_unread = True
         self._used = None
         self.compression.begin_step()
 
@@ -356,17 +362,39 @@ class Parallel:
         bucket.phase = Phase.REDUCED
 
     def _close(self, bucket: Bucket) -> None:
-        """Bring everything that is under way with a bucket to its end."""
+        """Bring everything that is under way with a bucket to its end.
+
+        Others whose gradients are there are updated with it: optimizers cost by the call.
+        """
         self._finish_reducing(bucket)
         if bucket.due is None:
             return
+        settings = bucket.due  # Of one step, for all that are due.
+        others = [other for other in self._arrived() if other is not bucket]
+        for other in others:
+            self._finish_reducing(other)
+            other.is_unread = True
         self._raise_failure()
-        if bucket.places:
-            self._timeline.enter("optimizer", bucket.names[0])
-            self._update_now(bucket.places, bucket.due)
-        if bucket.zeroed is not None:
-            self._takeover.parameters_zeroed(bucket.parameters, bucket.zeroed)
-        bucket.start_over()
+        closing = [bucket, *others]
+        places = joined(each.places for each in closing)
+        if places:
+            more = f" and {len(others)} more buckets" if others else ""
+            self._timeline.enter("optimizer", bucket.names[0] + more)
+            self._update_now(places, settings)
+        for each in closing:
+            if each.zeroed is not None:
+                self._takeover.parameters_zeroed(each.parameters, each.zeroed)
+            each.start_over()
+
+    def _arrived(self) -> list[Bucket]:
+        """Return the buckets whose update is due and waits for nothing."""
+        in_order = self.compression.finishes_together
+        return [
+            bucket
+            for bucket in self._buckets
+            if bucket.due is not None
+            and (bucket.phase is not Phase.REDUCING or (not in_order and bucket.has_arrived()))
+        ]
 
     def _update_now(self, places: Any, settings: Any) -> None:
         self._updating = True
