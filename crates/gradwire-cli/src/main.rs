@@ -33,6 +33,8 @@ enum Command {
     Simulate(foresight::simulate::Args),
     /// Show what a cluster file describes.
     Topo(foresight::topo::Args),
+    /// Make predictions fit steps that you have measured.
+    Calibrate(foresight::calibrate::Args),
     /// Hold predictions against published measurements.
     Validate(foresight::validate::Args),
     /// Run commands on real hosts made of network namespaces, behind shaped links.
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     gradwire_lab::init();
     let result = match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
+        Command::Calibrate(args) => foresight::calibrate::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Plan(args) => foresight::plan::run(args),
         Command::Simulate(args) => foresight::simulate::run(args),

@@ -1,5 +1,6 @@
-//! Foresight: `gradwire topo`, `simulate`, `plan` and `validate`.
+//! Foresight: `gradwire topo`, `simulate`, `plan`, `calibrate` and `validate`.
 
+pub mod calibrate;
 mod collective;
 mod conditions;
 pub mod plan;

@@ -35,8 +35,7 @@ pub struct Setting {
     /// A log of nccl-tests' all_reduce_perf on this cluster: bandwidths are taken from it.
     #[arg(long, value_name = "FILE")]
     pub nccl_log: Option<PathBuf>,
-    /// Constants instead of the built-in ones: JSON as `validate --json` prints under
-    /// `calibration`.
+    /// Constants instead of the built-in ones, as `gradwire calibrate --out` writes them.
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     /// Seconds of a step without communication, if you have measured it: computation is made as
@@ -251,7 +250,8 @@ pub struct LayoutArgs {
 }
 
 /// See [`Recompute`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RecomputeArg {
     /// Nothing.
     None,

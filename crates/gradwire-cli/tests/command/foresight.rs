@@ -1,4 +1,4 @@
-//! `gradwire topo`, `simulate`, `plan` and `validate` as a user meets them.
+//! `gradwire topo`, `simulate`, `plan`, `calibrate` and `validate` as a user meets them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -290,6 +290,56 @@ fn simulate_refuses_what_cannot_be() {
         1,
         &["/nowhere/step.json"],
     );
+}
+
+const MEASURED: &str = "\
+# steps of last week
+seconds, ranks, tp, micro_batch
+2.5, 16, 1, 4
+1.9, 16, 2, 4
+";
+
+#[test]
+fn calibrate_makes_predictions_fit_measured_steps() {
+    let file = written("calibrated.toml", SMALL);
+    let steps = written("steps.csv", MEASURED);
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("calibration.json");
+    let on = ["--cluster", file.to_str().unwrap(), "--model", "gpt3-350m", "--batch", "64"];
+    let given = ["--measured", steps.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let document = json(&[&["calibrate"], &on[..], &given, &["--json"]].concat());
+    let rows = document["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["line"]), (2, &Value::from(3)), "{document}");
+    let layout = ["--ranks", "16", "--tp", "1", "--micro-batch", "4"];
+    let calibration = ["--calibration", out.to_str().unwrap(), "--json"];
+    let report = json(&[&["simulate"], &on[..], &layout, &calibration].concat());
+    let predicted = report["report"]["step_s"].as_f64().unwrap();
+    let error = rows[0]["error_fitted_pct"].as_f64().unwrap();
+    assert!((predicted / 2.5 - 1.0 - error / 100.0).abs() < 1e-3, "{predicted} and {error} %");
+    let before = document["mean_error_before_pct"].as_f64().unwrap();
+    assert!(document["mean_error_fitted_pct"].as_f64().unwrap() < before / 2.0, "{document}");
+    let text = printed(&[&["calibrate"], &on[..], &given[..2]].concat());
+    assert!(text.contains("mean size of the error") && text.contains("left out"), "{text}");
+}
+
+#[test]
+fn calibrate_refuses_rows_that_cannot_be() {
+    let file = written("uncalibrated.toml", SMALL);
+    for (name, text, reasons) in [
+        ("colour.csv", "seconds,colour\n1,red\n", &["line: 2", "unknown field `colour`"][..]),
+        ("word.csv", "seconds,tp\nfast,1\n", &["line: 2", "invalid float"]),
+        ("none.csv", "seconds,tp\n", &["there are no rows"]),
+        ("zero.csv", "seconds,tp\n1,2\n0,2\n", &["line 3: seconds 0 must be above 0"]),
+        ("three.csv", "seconds,tp\n1,3\n", &["line 2: tp 3", "does not divide"]),
+        ("model.csv", "seconds,model\n1,gpt5\n", &["line 2: unknown model `gpt5`"]),
+    ] {
+        let steps = written(name, text);
+        let given = ["--model", "gpt3-350m", "--measured", steps.to_str().unwrap()];
+        let arguments = [&["calibrate", "--cluster", file.to_str().unwrap()], &given[..]].concat();
+        refused(&arguments, 2, &[&[name], reasons].concat());
+    }
+    let given = ["--model", "gpt3-350m", "--measured", "/nowhere.csv"];
+    let arguments = [&["calibrate", "--cluster", file.to_str().unwrap()], &given[..]].concat();
+    refused(&arguments, 2, &["/nowhere.csv", "No such file"]);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use gradwire_topology::AlphaBetaGamma;
 
+use super::fit::{ATTENTION, Constant, DEPTH, KERNEL, LAUNCH, MEMORY, PRODUCT, fit};
 use super::tables::{AllReduceRow, Measured, PointRow};
-use crate::step::{Calibration, Efficiency, Fabric, simulate};
+use crate::step::{Calibration, Efficiency, Fabric};
 
 /// Fits latency and share of the links within a host to all-reduces of devices of one kind whose
 /// links carry `rate` bytes per second.
@@ -11,7 +12,7 @@ pub fn within_host(rows: &[AllReduceRow], rate: f64) -> Vec<(u32, f64, f64)> {
     let mut counts: Vec<u32> = rows.iter().map(|row| row.num_gpus).collect();
     counts.sort_unstable();
     counts.dedup();
-    let fit = |devices: u32| {
+    let line = |devices: u32| {
         let n = f64::from(devices);
         let points: Vec<(f64, f64)> = rows
             .iter()
@@ -21,7 +22,7 @@ pub fn within_host(rows: &[AllReduceRow], rate: f64) -> Vec<(u32, f64, f64)> {
         let (alpha, beta) = AlphaBetaGamma::fit(&points)?;
         Some((devices, alpha, 1.0 / beta / rate))
     };
-    counts.into_iter().filter_map(fit).collect()
+    counts.into_iter().filter_map(line).collect()
 }
 
 /// The share of the NICs' rate that healthy rings between hosts reach: the median of what users
@@ -48,45 +49,8 @@ pub fn network_share(points: &[PointRow]) -> Option<f64> {
     shares.get(shares.len() / 2).copied()
 }
 
-/// The efficiencies that belong to the device, and that of the host.
-const DEVICE: [usize; 5] = [0, 1, 2, 3, 4];
-const HOST: [usize; 1] = [5];
-
-/// Fits the efficiencies of a device to measured steps: the mean absolute logarithm of predicted
-/// over measured (robust against rows that stand out) is made small by the method of Nelder and Mead, from the given start.
-pub fn efficiency(
-    steps: &[Measured],
-    start: &Calibration,
-    which: &[usize],
-    rounds: u32,
-) -> Efficiency {
-    let it = &start.efficiency;
-    let first = [it.product, it.attention, it.depth, it.memory, it.kernel, it.launch];
-    let with = |logs: &[f64]| {
-        let mut values = first;
-        which.iter().zip(logs).for_each(|(at, log)| values[*at] = log.exp());
-        let [product, attention, depth, memory, kernel, launch] = values;
-        Efficiency {
-            product: product.min(1.0),
-            attention: attention.min(1.0),
-            depth,
-            memory: memory.min(1.0),
-            launch,
-            kernel,
-            ..Efficiency::default()
-        }
-    };
-    let loss = |logs: &[f64]| {
-        let calibration = Calibration { efficiency: with(logs), fabric: start.fabric.clone() };
-        let errors = steps.iter().filter_map(|step| {
-            let report = simulate(&step.job, &step.cluster, &calibration).ok()?;
-            Some((report.step_s / step.seconds).ln().abs())
-        });
-        errors.sum::<f64>() / steps.len().max(1) as f64 + surprise(&with(logs))
-    };
-    let logs: Vec<f64> = which.iter().map(|at| first[*at].ln()).collect();
-    with(&nelder_mead(&logs, 0.2, rounds, loss))
-}
+/// The constants of a device; those of its host are launches.
+const DEVICE: [Constant; 5] = [PRODUCT, ATTENTION, DEPTH, MEMORY, KERNEL];
 
 /// What microbenchmarks say, with how sure that is (as a logarithm): cuBLAS on large matrices, on
 /// batches of small ones, CUTLASS over the inner dimension (0.87 of the peak rate at 1024),
@@ -97,68 +61,13 @@ const EXPECTED: [(f64, f64); 5] =
 /// error of steps.
 const WEIGHT: f64 = 0.003;
 
-/// How far efficiencies are from what microbenchmarks say. Steps of small models alone can't tell
-/// slow memory from slow launches.
-fn surprise(efficiency: &Efficiency) -> f64 {
-    let found = [
-        efficiency.product,
-        efficiency.attention,
-        efficiency.depth,
-        efficiency.memory,
-        efficiency.kernel,
-    ];
-    let off = found
-        .iter()
-        .zip(EXPECTED)
-        .map(|(found, (expected, sure))| ((found / expected).ln() / sure).powi(2));
+/// How far a device's constants are from what microbenchmarks say. Steps of small models alone can't
+/// tell slow memory from slow launches.
+fn surprise(calibration: &Calibration) -> f64 {
+    let off = DEVICE.iter().zip(EXPECTED).map(|(constant, (expected, sure))| {
+        ((constant.value(calibration) / expected).ln() / sure).powi(2)
+    });
     WEIGHT * off.sum::<f64>()
-}
-
-/// Minimises a function without its derivative (Nelder and Mead, 1965).
-fn nelder_mead(start: &[f64], size: f64, rounds: u32, f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
-    let n = start.len();
-    let mut simplex: Vec<(Vec<f64>, f64)> = Vec::with_capacity(n + 1);
-    for vertex in 0..=n {
-        let mut at = start.to_vec();
-        if vertex > 0 {
-            at[vertex - 1] += size;
-        }
-        let value = f(&at);
-        simplex.push((at, value));
-    }
-    for _ in 0..rounds {
-        simplex.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let center: Vec<f64> = (0..n)
-            .map(|axis| simplex[..n].iter().map(|vertex| vertex.0[axis]).sum::<f64>() / n as f64)
-            .collect();
-        let worst = simplex[n].clone();
-        let along = |step: f64| -> (Vec<f64>, f64) {
-            let at: Vec<f64> =
-                (0..n).map(|axis| center[axis] + step * (worst.0[axis] - center[axis])).collect();
-            let value = f(&at);
-            (at, value)
-        };
-        let reflected = along(-1.0);
-        if reflected.1 < simplex[0].1 {
-            let expanded = along(-2.0);
-            simplex[n] = if expanded.1 < reflected.1 { expanded } else { reflected };
-        } else if reflected.1 < simplex[n - 1].1 {
-            simplex[n] = reflected;
-        } else {
-            let contracted = along(0.5);
-            if contracted.1 < worst.1 {
-                simplex[n] = contracted;
-            } else {
-                let best = simplex[0].0.clone();
-                for vertex in &mut simplex[1..] {
-                    vertex.0.iter_mut().zip(&best).for_each(|(at, to)| *at = (*at + to) / 2.0);
-                    vertex.1 = f(&vertex.0);
-                }
-            }
-        }
-    }
-    simplex.sort_by(|a, b| a.1.total_cmp(&b.1));
-    simplex.swap_remove(0).0
 }
 
 /// Whether a device has more to do in a layer than the host needs to launch it: steps that wait for
@@ -193,20 +102,8 @@ pub fn calibrate(
     let mut calibration = start;
     // Devices from steps that keep them busy, launches from all others: each needs the other.
     for _ in 0..2 {
-        calibration.efficiency = efficiency(&busy, &calibration, &DEVICE, rounds);
-        calibration.efficiency = efficiency(single, &calibration, &HOST, rounds / 8);
+        calibration = fit(&busy, &calibration, &DEVICE, rounds, surprise);
+        calibration = fit(single, &calibration, &[LAUNCH], rounds / 8, surprise);
     }
     Calibration { fabric, ..calibration }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_lowest_point_of_a_bowl_is_found() {
-        let bowl = |at: &[f64]| (at[0] - 3.0).powi(2) + 10.0 * (at[1] + 1.0).powi(2);
-        let found = nelder_mead(&[0.0, 0.0], 0.5, 200, bowl);
-        assert!((found[0] - 3.0).abs() < 1e-3 && (found[1] + 1.0).abs() < 1e-3, "{found:?}");
-    }
 }
